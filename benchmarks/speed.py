@@ -1,0 +1,206 @@
+"""Speed of fedkin against a plain PyTorch loop (and peers, where installed) on the same work, in one run.
+
+    python benchmarks/speed.py [--rounds 3] [--only P1|P2]
+
+P1: 100 clients x 480 images of 28x28, 30 a round, 5 epochs, batch 16, cnn3, evaluation of all clients each round.
+P2: the same clients, fcnn1, batch 10, 1 epoch.
+The two take turns, so that a slow minute of the machine hits both. The images are random: speed does not look at them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import fedkin
+from fedkin.models.build import maker
+from fedkin.models.network import Network
+from fedkin.trackers import Tracker
+
+CLIENTS, TRAIN, TEST, CHOSEN = 100, 480, 120, 30
+
+
+@dataclass(frozen=True)
+class Work:
+    name: str
+    model: str
+    epochs: int
+    batch: int
+
+
+WORKS = (Work("P1", "cnn3", 5, 16), Work("P2", "fcnn1", 1, 10))
+
+
+class PlainCnn3(nn.Module):
+    """cnn3 as anybody would write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, after in ((1, 32), (32, 64), (64, 64)):
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        self.net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(576, 128), nn.ReLU(), nn.Linear(128, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+class PlainFcnn1(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+class Plain:
+    """FedAvg in a plain loop: DataLoader, default threads."""
+
+    def __init__(self, work: Work, federation: fedkin.Federation) -> None:
+        torch.manual_seed(0)
+        self.work = work
+        self.net = PlainCnn3() if work.model == "cnn3" else PlainFcnn1()
+        self.train, self.test = [], []
+        for client in range(len(federation)):
+            data = federation.data(client)
+            self.train.append(
+                DataLoader(TensorDataset(data.x.contiguous(), data.y), batch_size=work.batch, shuffle=True)
+            )
+            test = federation.test(client)
+            self.test.append(DataLoader(TensorDataset(test.x.contiguous(), test.y), batch_size=600))
+        self.model = {k: v.clone() for k, v in self.net.state_dict().items()}
+
+    def round(self, number: int) -> tuple[float, float]:
+        """Seconds of training and of evaluation."""
+        start = time.perf_counter()
+        chosen = np.random.default_rng(number).choice(CLIENTS, CHOSEN, replace=False)
+        total = {k: torch.zeros_like(v) for k, v in self.model.items()}
+        for client in chosen:
+            self.net.load_state_dict(self.model)
+            self.net.train()
+            optimiser = torch.optim.SGD(self.net.parameters(), lr=0.01)
+            for _ in range(self.work.epochs):
+                for x, y in self.train[client]:
+                    optimiser.zero_grad()
+                    F.cross_entropy(self.net(x), y).backward()
+                    optimiser.step()
+            for k, v in self.net.state_dict().items():
+                total[k] += v / CHOSEN
+        self.model = total
+        middle = time.perf_counter()
+        self.net.load_state_dict(self.model)
+        self.net.eval()
+        right = 0
+        with torch.no_grad():
+            for loader in self.test:
+                for x, y in loader:
+                    right += int((self.net(x).argmax(1) == y).sum())
+        return middle - start, time.perf_counter() - middle
+
+
+class Watch(Tracker):
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def round(self, round: int, metrics: dict[str, float]) -> None:
+        self.seconds.append(metrics["seconds"])
+
+
+def fedkin_rounds(work: Work, federation: fedkin.Federation, rounds: int, *, evaluate: bool) -> list[float]:
+    watch = Watch()
+    fedkin.run(
+        "fedavg", federation, model=work.model, rounds=rounds + 1, participation=CHOSEN / CLIENTS, lr=0.01,
+        epochs=work.epochs, batch_size=work.batch, evaluate_every=1, trackers=[watch],
+    )  # fmt: skip
+    return watch.seconds[1:]  # the first round also starts the workers
+
+
+def training_only(work: Work, federation: fedkin.Federation) -> float:
+    """Samples a second of one worker's training loop alone, on one thread."""
+    from fedkin.local import sgd
+    from fedkin.protocol import Me, Training
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    net = Network(maker(work.model, (1, 28, 28), 10, 0, {})(0), federation.example)
+    me = Me({}, federation.data(0), 0, net, Training(lr=0.01, epochs=1, batch_size=work.batch))
+    sgd(me, net.initial)
+    best = 0.0
+    for _ in range(5):
+        start = time.perf_counter()
+        sgd(me, net.initial)
+        best = max(best, TRAIN / (time.perf_counter() - start))
+    torch.set_num_threads(threads)
+    return best
+
+
+def peak() -> float:
+    """FLOPs a second of a large matrix product on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    best = 0.0
+    for _ in range(12):
+        start = time.perf_counter()
+        a @ b
+        best = max(best, 2 * 1024**3 / (time.perf_counter() - start))
+    torch.set_num_threads(threads)
+    return best
+
+
+def made() -> fedkin.Federation:
+    rng = np.random.default_rng(0)
+    rows = CLIENTS * (TRAIN + TEST)
+    arrays = fedkin.Arrays(
+        rng.integers(0, 256, (rows, 28, 28, 1), dtype=np.uint8),
+        rng.integers(0, 10, rows).astype(np.int64),
+        classes=10,
+        image=True,
+        mean=(128.0,),
+        std=(74.0,),
+    )
+    return fedkin.federate(arrays, partition="iid", clients=CLIENTS, test=0.2, validation=0.0)
+
+
+def measure(work: Work, rounds: int) -> None:
+    federation = made()
+    plain = Plain(work, federation)
+    plain.round(0)
+    loop_times: list[float] = []
+    ours: list[float] = []
+    for turn in range(rounds):
+        loop_times += [sum(plain.round(3 * turn + i)) for i in range(2)]
+        ours += fedkin_rounds(work, federation, 2, evaluate=True)
+    samples = CHOSEN * TRAIN * work.epochs
+    loop_rate, our_rate = samples / statistics.median(loop_times), samples / statistics.median(ours)
+    net = Network(maker(work.model, (1, 28, 28), 10, 0, {})(0), federation.example)
+    top, alone = peak(), training_only(work, federation)
+    print(f"{work.name}: {work.model}, batch {work.batch}, {work.epochs} epochs, {rounds * 2} rounds each")
+    print(f"  plain loop   {loop_rate:9.0f} training samples/s, evaluation included")
+    print(f"  fedkin       {our_rate:9.0f} training samples/s, evaluation included")
+    print(f"  ratio        {our_rate / loop_rate:9.2f} x")
+    share = alone * net.training_flops / top
+    print(f"  one worker's training: {alone:.0f} samples/s, {share:.0%} of this core's sgemm peak ({top / 1e9:.0f} GFLOP/s)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="turns of two rounds each")
+    parser.add_argument("--only", choices=[w.name for w in WORKS])
+    arguments = parser.parse_args()
+    for work in WORKS:
+        if arguments.only in (None, work.name):
+            measure(work, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""fedkin: personalised federated learning that is right, fast, real and visible."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# The public names, one list. They are imported when first used, so that `import fedkin` does not wait for torch.
+_WHERE = {
+    "Arrays": "fedkin.data",
+    "Clients": "fedkin.protocol",
+    "Data": "fedkin.protocol",
+    "Federation": "fedkin.federation",
+    "History": "fedkin.history",
+    "Me": "fedkin.protocol",
+    "Message": "fedkin.protocol",
+    "Method": "fedkin.protocol",
+    "Network": "fedkin.models.network",
+    "Replies": "fedkin.protocol",
+    "Reply": "fedkin.protocol",
+    "Result": "fedkin.engine.loop",
+    "Server": "fedkin.protocol",
+    "Training": "fedkin.protocol",
+    "client_function": "fedkin.protocol",
+    "compare": "fedkin.comparison",
+    "federate": "fedkin.federation",
+    "from_arrays": "fedkin.data",
+    "from_folder": "fedkin.data",
+    "method": "fedkin.methods",
+    "run": "fedkin.engine.loop",
+    "sgd": "fedkin.local",
+    "verify": "fedkin.conformance",
+}
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"fedkin has no '{name}'; it has {', '.join(__all__)}.")
+    import importlib
+
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
+if TYPE_CHECKING:
+    from fedkin.comparison import compare as compare
+    from fedkin.data import Arrays as Arrays
+    from fedkin.data import from_arrays as from_arrays
+    from fedkin.data import from_folder as from_folder
+    from fedkin.engine.loop import Result as Result
+    from fedkin.engine.loop import run as run
+    from fedkin.federation import Federation as Federation
+    from fedkin.federation import federate as federate
+    from fedkin.history import History as History
+    from fedkin.local import sgd as sgd
+    from fedkin.methods import method as method
+    from fedkin.models.network import Network as Network
+    from fedkin.protocol import Clients as Clients
+    from fedkin.protocol import Data as Data
+    from fedkin.protocol import Me as Me
+    from fedkin.protocol import Message as Message
+    from fedkin.protocol import Method as Method
+    from fedkin.protocol import Replies as Replies
+    from fedkin.protocol import Reply as Reply
+    from fedkin.protocol import Server as Server
+    from fedkin.protocol import Training as Training
+    from fedkin.protocol import client_function as client_function
+    from fedkin.conformance import verify as verify

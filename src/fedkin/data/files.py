@@ -1,0 +1,113 @@
+"""Where data files are, and how missing ones are fetched."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def data_dir(folder: str | Path | None) -> Path:
+    """`--data-dir`, else the variable FEDKIN_DATA, else the user's cache."""
+    if folder is not None:
+        return Path(folder)
+    if os.environ.get("FEDKIN_DATA"):
+        return Path(os.environ["FEDKIN_DATA"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedkin"
+
+
+def fetch(folder: Path, sources: Mapping[str, tuple[str, str | None]], *, what: str) -> None:
+    """Download each missing `folder/name` from (address, checksum). Nothing half-written is left behind."""
+    import pooch
+
+    missing = {name: source for name, source in sources.items() if not (folder / name).exists()}
+    for name, (address, checksum) in missing.items():
+        try:
+            pooch.retrieve(address, checksum, fname=name, path=folder, progressbar=_Bar(name))
+        except ValueError:  # pooch: the file that came is not the file expected
+            raise
+        except Exception as error:
+            listed = "\n".join(f"  {folder / n}   (from {a})" for n, (a, _) in missing.items())
+            raise FileNotFoundError(
+                f"{what} is not in {folder} and could not be downloaded ({type(error).__name__}: {error}).\n"
+                f"Put these files there, or name another folder with --data-dir or FEDKIN_DATA:\n{listed}"
+            ) from None
+
+
+def unpack(archive: Path, folder: Path, members: list[str]) -> None:
+    """Take just these members out of a .tar.gz or .zip, by name; each appears whole or not at all."""
+    import tarfile
+    import zipfile
+
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as bundle:
+            for name in members:
+                with bundle.open(name) as source:
+                    _write(source, folder / name)
+    else:
+        with tarfile.open(archive) as tar:
+            for name in members:
+                inner = tar.extractfile(name)
+                if inner is None:
+                    raise ValueError(f"{archive} has no file {name}.")
+                _write(inner, folder / name)
+
+
+def _write(source: object, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as out:
+        shutil.copyfileobj(source, out)  # type: ignore[misc]
+    os.replace(temporary, path)
+
+
+class _Bar:
+    """What pooch asks of a progress bar, drawn by rich; silent where there is no terminal."""
+
+    def __init__(self, name: str) -> None:
+        from rich.console import Console
+        from rich.progress import DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+        columns = (TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._progress.add_task(name, total=None)
+        self._progress.start()
+
+    @property
+    def total(self) -> float | None:
+        return self._progress.tasks[0].total
+
+    @total.setter
+    def total(self, value: float) -> None:
+        self._progress.update(self._task, total=value)
+
+    def update(self, amount: int) -> None:
+        self._progress.advance(self._task, amount)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """The idx format of MNIST, gzipped or not."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as f:
+        raw: bytes = f.read()
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
+        raise ValueError(f"{path} is not an idx file of bytes: it starts with {raw[:4]!r}.")
+    dimensions = raw[3]
+    shape = tuple(np.frombuffer(raw, ">u4", dimensions, 4).tolist())
+    body = np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions)
+    if body.size != int(np.prod(shape)):
+        raise ValueError(f"{path} is cut short: its head promises {shape}, it holds {body.size} bytes.")
+    return body.reshape(shape)

@@ -1,0 +1,15 @@
+"""How evenly a result is spread over clients."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+def fairness(values: ArrayLike) -> dict[str, float]:
+    """Standard deviation, mean of the worst tenth of clients (at least one), and Jain's index (1: all equal)."""
+    v = np.sort(np.asarray(values, float))
+    worst = v[: max(1, int(np.ceil(len(v) / 10)))]
+    square = float((v**2).sum())
+    jain = float(v.sum()) ** 2 / (len(v) * square) if square > 0 else 1.0
+    return {"std": float(v.std()), "worst_decile": float(worst.mean()), "jain": jain}

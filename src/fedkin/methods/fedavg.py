@@ -1,0 +1,60 @@
+"""FedAvg: Communication-Efficient Learning of Deep Networks from Decentralized Data.
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas. AISTATS 2017.
+
+| symbol | here |
+|---|---|
+| w_t | state "model" |
+| n_k | replies.n |
+| C | the run's participation |
+| E, B, η | the run's epochs, batch_size, lr |
+
+`fedavg-ft` is FedAvg whose clients fine-tune the final model on their own training rows before they use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    fine_tune: bool = False
+    """Clients train the received model before they use it (FedAvg-FT)."""
+    fine_tune_epochs: int = 0
+    """Epochs of that; 0: as many as in a round."""
+
+    def init(self, fed: Server) -> State:
+        # before anybody answered, the model is nobody's: all alike
+        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        return Reply({}, (sgd(me, message.shared[0]),))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        weights = replies.weights  # n_k / n over those who answered
+        return {
+            "model": average(replies.body[0], weights),
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        if not self.fine_tune:
+            return message.shared[0]
+        if not self.fine_tune_epochs:
+            return trained().body[0]
+        return sgd(me, message.shared[0], epochs=self.fine_tune_epochs)
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)

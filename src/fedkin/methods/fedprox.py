@@ -1,0 +1,85 @@
+"""FedProx: Federated Optimization in Heterogeneous Networks.
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. MLSys 2020.
+
+| symbol | here |
+|---|---|
+| w^t | state "model" |
+| h_k(w; w^t) = F_k(w) + μ/2 ‖w − w^t‖² | the local objective, eq. (2) |
+| μ | mu |
+| p_k = n_k / n | replies.n, fed.n |
+
+Stragglers do a random number of epochs in [1, E) and are kept; FedAvg in that paper drops them (here: `fedavg` with
+the run's `--lost`). The paper's theory draws devices with probability p_k and takes the plain mean; its experiments
+draw uniformly and weight by n_k: `sampling` has both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, round_half_up
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    mu: float = 0.1
+    """Strength of the proximal term; 0 is FedAvg. The paper tunes it in {0.001, 0.01, 0.1, 0.5, 1}."""
+    stragglers: float = 0.0
+    """Chance of a client to be slow in a round: it then does a random number of epochs in [1, E)."""
+    sampling: Literal["uniform", "size"] = "uniform"
+    """uniform: clients drawn uniformly, mean weighted by n_k. size: drawn by p_k with replacement, plain mean."""
+
+    def __post_init__(self) -> None:
+        if self.mu < 0 or not 0 <= self.stragglers <= 1:
+            raise ValueError(f"mu={self.mu} must be at least 0 and stragglers={self.stragglers} lie in [0, 1].")
+
+    def init(self, fed: Server) -> State:
+        if self.stragglers and fed.training.epochs < 2:
+            raise ValueError(
+                f"stragglers={self.stragglers} does nothing with epochs={fed.training.epochs}: a straggler does from 1 "
+                "to epochs-1 epochs, so take epochs of at least 2."
+            )
+        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def select(self, state: State, fed: Server, round: int) -> Tensor:
+        if self.sampling == "uniform":
+            return fed.sample(round)
+        chance = fed.n[fed.ids].double().numpy()
+        count = max(1, round_half_up(fed.participation * len(fed.ids)))
+        drawn = fed.rng(round).choice(len(fed.ids), size=count, replace=True, p=chance / chance.sum())
+        return fed.ids[torch.from_numpy(np.sort(drawn))]
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        centre = message.shared[0]
+        anchor = centre[: me.net.layout.parameters]
+        epochs = me.training.epochs
+        rng = np.random.default_rng([me.seed, 0xF9])
+        if rng.random() < self.stragglers:
+            epochs = int(rng.integers(1, epochs))
+        return Reply({}, (sgd(me, centre, epochs=epochs, pull=lambda w: self.mu * (w - anchor)),))  # ∇h_k, eq. (2)
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        plain = torch.full((len(replies.ids),), 1 / len(replies.ids))
+        weights = replies.weights if self.sampling == "uniform" else plain
+        return {
+            "model": average(replies.body[0], weights),
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        return message.shared[0]
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)

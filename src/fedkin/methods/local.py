@@ -1,0 +1,46 @@
+"""Local (standalone): each client trains alone, from the common initial model. The yardstick of personalisation.
+
+| symbol | here |
+|---|---|
+| w_i | state "model" of client i |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+
+
+@dataclass(frozen=True)
+class Local(Method):
+    everyone: bool = True
+    """Train all clients in every round, whatever the participation: the same work as a federated client that is always
+    chosen. False: only those chosen train, so that Local gets as many local steps as the others in total."""
+
+    def init(self, fed: Server) -> State:
+        return {"clients": fed.size}
+
+    def select(self, state: State, fed: Server, round: int) -> Tensor:
+        return fed.ids if self.everyone else fed.sample(round)
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message()
+
+    def local(self, me: Me, message: Message) -> Reply:
+        return Reply({"model": sgd(me, me.state.get("model", me.net.initial))}, ())
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        return state
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = me.state.get("model", me.net.initial)
+        return model
+
+    def mixing(self, state: State) -> Tensor:
+        return torch.eye(state["clients"])

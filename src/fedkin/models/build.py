@@ -1,0 +1,76 @@
+"""From a name, a function or a module of the user's to something that builds the same network everywhere."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedkin.data import DEFAULT_MODEL
+from fedkin.models import MODELS
+from fedkin.models.network import build
+from fedkin.registry import load_path, lookup
+
+Source = str | nn.Module | Callable[..., nn.Module]
+
+
+def resolve(source: Source, data: str) -> Source:
+    """'auto' becomes the usual network for the data."""
+    if source != "auto":
+        return source
+    if data not in DEFAULT_MODEL:
+        return "mlp"
+    return DEFAULT_MODEL[data]
+
+
+def maker(
+    source: Source, shape: tuple[int, ...], classes: int, seed: int, options: dict[str, Any]
+) -> Callable[[int], nn.Module]:
+    """A function of k: the k-th independent start of this network (0: the common initial model)."""
+    if isinstance(source, nn.Module):
+        return lambda k: _restarted(source, _seed(seed, k)) if k else copy.deepcopy(source)
+    if isinstance(source, str):
+        function = load_path(source) if ":" in source else lookup(MODELS, source, "model").load()
+    else:
+        function = source
+    arguments: tuple[Any, ...] = (shape, classes)
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError:
+        try:
+            inspect.signature(function).bind(**options)
+        except TypeError:
+            raise ValueError(
+                f"The model {getattr(function, '__name__', function)} cannot be built: it must take (shape, classes) "
+                f"or nothing, and the options {', '.join(options) or '(none given)'}."
+            ) from None
+        arguments = ()
+    return lambda k: build(lambda: _module(function(*arguments, **options)), _seed(seed, k))
+
+
+def _module(made: object) -> nn.Module:
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"The model function returned a {type(made).__name__}; it must return an nn.Module.")
+    return made
+
+
+def _seed(seed: int, k: int) -> int:
+    return (seed * 1_000_003 + k * 7919 + 17) % (1 << 63)
+
+
+def _restarted(module: nn.Module, seed: int) -> nn.Module:
+    """The same architecture with new random weights."""
+
+    def again() -> nn.Module:
+        fresh = copy.deepcopy(module)
+        for part in fresh.modules():
+            if isinstance(reset := getattr(part, "reset_parameters", None), Callable):  # type: ignore[arg-type]
+                reset()
+        return fresh
+
+    with torch.no_grad():
+        return build(again, seed)

@@ -1,0 +1,230 @@
+"""`Network`: any `nn.Module` bound to one flat float32 row, so that models are rows and a merge is one GEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Loss = Callable[["Network", Tensor, Tensor], Tensor]
+
+
+class Piece(NamedTuple):
+    """One named tensor of a module, and where it lies in the row."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class Layer(NamedTuple):
+    """A module with parameters of its own: weight and bias together, and its float buffers."""
+
+    name: str
+    positions: Tensor
+    parameters: Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which number of a row is what. Parameters come first, then float buffers."""
+
+    pieces: tuple[Piece, ...]
+    parameters: int
+    size: int
+    layers: tuple[Layer, ...]
+    head_layer: int
+
+    @property
+    def head(self) -> Tensor:
+        """Positions of the head: the last linear layer, or the one the user named."""
+        return self.layers[self.head_layer].positions
+
+    @property
+    def body(self) -> Tensor:
+        """Positions of everything but the head."""
+        inside = torch.ones(self.size, dtype=torch.bool)
+        inside[self.head] = False
+        return inside.nonzero().flatten()
+
+    def positions(self, layers: tuple[str | int, ...]) -> Tensor:
+        """Positions of the layers given by name or index (negative counts from the end)."""
+        names = [layer.name for layer in self.layers]
+        out = []
+        for key in layers:
+            known = names if isinstance(key, str) else range(-len(names), len(names))
+            if key not in known:
+                raise ValueError(f"There is no layer {key!r}; the layers are {', '.join(names)} (0 to {len(names) - 1}).")
+            out.append(self.layers[names.index(key) if isinstance(key, str) else key].positions)
+        return torch.cat(out).unique() if out else torch.empty(0, dtype=torch.long)
+
+    def tensors(self, row: Tensor) -> dict[str, Tensor]:
+        """A row as named tensors, as `nn.Module.load_state_dict` takes them."""
+        return {p.name: row[p.start : p.stop].reshape(p.shape).clone() for p in self.pieces}
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([tensors[p.name].reshape(-1).float() for p in self.pieces])
+
+
+class Network:
+    """A module whose parameters and float buffers are views of one flat row. Counters (integer buffers) do not travel.
+
+    `cost` counts what was computed, in FLOPs, from the samples that went through.
+    """
+
+    def __init__(self, module: nn.Module, example: Tensor, head: str | None = None) -> None:
+        self.module = module
+        self._names = dict(module.named_modules())
+        self.layout = _layout(module, head)
+        self.flat = torch.empty(self.layout.size)
+        self.parameters: list[nn.Parameter] = []
+        self.views: list[Tensor] = []
+        self._counters = [b for b in module.buffers() if not b.is_floating_point()]
+        self._counter_start = [b.clone() for b in self._counters]
+        parameters = dict(module.named_parameters())
+        for piece in self.layout.pieces:
+            view = self.flat[piece.start : piece.stop].view(piece.shape)
+            if piece.name in parameters:
+                parameter = parameters[piece.name]
+                view.copy_(parameter.detach())
+                parameter.data = view
+                self.parameters.append(parameter)
+                self.views.append(view)
+            else:
+                owner, _, name = piece.name.rpartition(".")
+                buffers = self._names[owner]._buffers
+                view.copy_(buffers[name])  # type: ignore[arg-type]
+                buffers[name] = view
+        self.trainable = self.flat[: self.layout.parameters]
+        self.initial = self.flat.clone()
+        """The common initial model: every client can make it from the run's seed, so it need not travel."""
+        self.needs_pairs = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
+        self._closed: Callable[[Tensor, Tensor], list[Tensor]] | None = getattr(module, "gradients", None)
+        self._head: nn.Module = self._names[self.layout.layers[self.layout.head_layer].name]
+        self.forward_flops, self.training_flops = _flops(self, example)
+        self.cost = 0.0
+
+    def load(self, row: Tensor) -> None:
+        if row.shape != self.flat.shape:
+            raise ValueError(f"This network has {self.layout.size} numbers; the row given has shape {tuple(row.shape)}.")
+        self.flat.copy_(row)
+        for counter, start in zip(self._counters, self._counter_start):
+            counter.copy_(start)
+
+    def pieces(self, flat: Tensor) -> list[Tensor]:
+        """A flat vector of the parameters' size as views in the parameters' shapes."""
+        count = len(self.parameters)
+        return [flat[p.start : p.stop].view(p.shape) for p in self.layout.pieces[:count]]
+
+    def row(self) -> Tensor:
+        return self.flat.clone()
+
+    def train(self) -> None:
+        self.module.train()
+
+    def eval(self) -> None:
+        self.module.eval()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.cost += len(x) * (self.training_flops if torch.is_grad_enabled() else self.forward_flops)
+        return self.module(x)  # type: ignore[no-any-return]
+
+    def gradients(self, x: Tensor, y: Tensor, loss: Loss | None, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """Gradient of the loss (cross entropy where None) on a batch, for these parameters."""
+        if loss is None and self._closed is not None and len(parameters) == len(self.parameters):
+            self.cost += len(x) * self.training_flops
+            return self._closed(x, y)
+        value = F.cross_entropy(self(x), y) if loss is None else loss(self, x, y)
+        slopes = torch.autograd.grad(value, parameters, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, parameters)]
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (the head's input) and logits."""
+        caught: list[Tensor] = []
+        handle = self._head.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0]))
+        try:
+            logits = self(x)
+        finally:
+            handle.remove()
+        return caught[0], logits
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.split(x)[0]
+
+    def head(self, features: Tensor) -> Tensor:
+        return self._head(features)  # type: ignore[no-any-return]
+
+    @contextmanager
+    def frozen(self, positions: Tensor) -> Any:
+        """Layers that lie wholly in `positions` take no gradient inside this block."""
+        inside = torch.zeros(self.layout.size, dtype=torch.bool)
+        inside[positions] = True
+        held = [p for p, piece in zip(self.parameters, self.layout.pieces) if bool(inside[piece.start : piece.stop].all())]
+        for parameter in held:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in held:
+                parameter.requires_grad_(True)
+
+
+def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A module with its usual initialisation, a pure function of the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return make()
+
+
+def _layout(module: nn.Module, head: str | None) -> Layout:
+    pieces: list[Piece] = []
+    at = 0
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise ValueError(f"Parameter {name} is {parameter.dtype}; a model row is float32: call module.float().")
+        pieces.append(Piece(name, tuple(parameter.shape), at, at := at + parameter.numel()))
+    count = at
+    if not count:
+        raise ValueError(f"{type(module).__name__} has no parameters to learn.")
+    persistent = set(module.state_dict())
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point() and name in persistent:
+            pieces.append(Piece(name, tuple(buffer.shape), at, at := at + buffer.numel()))
+    owned: dict[str, list[Tensor]] = {}
+    for piece in pieces:
+        owned.setdefault(piece.name.rpartition(".")[0], []).append(torch.arange(piece.start, piece.stop))
+    layers = []
+    for name, parts in owned.items():
+        positions = torch.cat(parts)
+        if bool((positions < count).any()):
+            layers.append(Layer(name, positions, positions[positions < count]))
+    names = [layer.name for layer in layers]
+    if head is None:
+        linear = [n for n, m in module.named_modules() if isinstance(m, nn.Linear) and n in names]
+        head = linear[-1] if linear else names[-1]
+    if head not in names:
+        raise ValueError(f"head='{head}' is not a layer of {type(module).__name__}; its layers are {', '.join(names)}.")
+    return Layout(tuple(pieces), count, at, tuple(layers), names.index(head))
+
+
+def _flops(net: Network, example: Tensor) -> tuple[float, float]:
+    """FLOPs of one sample, forward alone and in training (forward and backward)."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    pair = example[:1].expand(2, *example.shape[1:])  # two rows: batch norm in training refuses one
+    kept = net.flat.clone()
+    was_training = net.module.training
+    with FlopCounterMode(display=False) as counter, torch.enable_grad():
+        out = net.module.train()(pair)
+        forward = counter.get_total_flops()
+        torch.autograd.grad(out.sum(), net.parameters, allow_unused=True)
+        total = counter.get_total_flops()
+    net.module.train(was_training)
+    net.load(kept)
+    return forward / 2, total / 2

@@ -1,0 +1,281 @@
+"""The contract between a method and the engine that runs it.
+
+A round: the server sends each client a message, the client works on its own data, the server merges what comes
+back. A method is one file with both sides of that; the engine knows no method, the method knows no engine.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from fedkin.models.network import Layout, Network
+
+State = dict[str, Any]  # named arrays and numbers, nothing else: it is written to safetensors and JSON
+Model = Tensor | dict[str, Tensor]  # a flat row, or named arrays where a method uses more than one network
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a client trains; the same for every method of a comparison."""
+
+    lr: float = 0.05
+    """Learning rate of local SGD."""
+    epochs: int = 1
+    """Passes over the client's training rows in one round."""
+    batch_size: int = 16
+    """Rows in one step; the last, smaller batch of an epoch is used too."""
+    momentum: float = 0.0
+    """Momentum of local SGD, started anew in each round."""
+    weight_decay: float = 0.0
+    """L2 penalty on the parameters."""
+
+
+class Message(NamedTuple):
+    """What goes to clients. `shared` is the same for all; `own[k][i]` is for the i-th client asked.
+
+    An entry of `own` is one array with a row for each client, or a list of arrays where their shapes differ.
+    A client sees the same type, with its own rows picked out.
+    """
+
+    shared: tuple[Tensor, ...] = ()
+    own: tuple[Tensor | list[Tensor], ...] = ()
+
+    def row(self, position: int) -> Message:
+        return Message(self.shared, tuple(part[position] for part in self.own))
+
+
+class Rows(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+class Data:
+    """One client's rows, loaded when they are looked at. Test rows are there only for a method that `sees_test`."""
+
+    def __init__(
+        self,
+        train: Callable[[], Rows],
+        validation: Callable[[], Rows],
+        classes: int,
+        test: Callable[[], Rows] | None = None,
+    ) -> None:
+        self.classes = classes
+        self._train, self._validation, self._test = train, validation, test
+
+    @cached_property
+    def train(self) -> Rows:
+        return self._train()
+
+    @property
+    def x(self) -> Tensor:
+        return self.train.x
+
+    @property
+    def y(self) -> Tensor:
+        return self.train.y
+
+    @cached_property
+    def validation(self) -> Rows:
+        """Rows held out of training, to choose by; there may be none."""
+        return self._validation()
+
+    @cached_property
+    def test(self) -> Rows:
+        if self._test is None:
+            raise PermissionError("Test rows are for the scorer alone: choose on me.data.validation.")
+        return self._test()
+
+
+class Me(NamedTuple):
+    """All that a client function has: private state that never travels, data, a seed, a network to work in."""
+
+    state: State
+    data: Data
+    seed: int
+    net: Network
+    training: Training
+
+
+class Reply(NamedTuple):
+    """What a client function returns: its next private state, and the arrays that travel."""
+
+    state: State
+    body: tuple[Tensor, ...]
+
+
+class Replies(NamedTuple):
+    """Who answered, and what: row r of every array belongs to client `ids[r]`, asked at place `position[r]`.
+
+    Replies get lost: index by `ids` or `position`, never by the order of those asked.
+    """
+
+    ids: Tensor
+    n: Tensor
+    body: tuple[Any, ...]
+    position: Tensor
+    seed: int
+
+    @property
+    def weights(self) -> Tensor:
+        """Each answer's share of the examples behind all answers."""
+        return (self.n.double() / self.n.sum()).float()
+
+
+class Clients(Protocol):
+    """The engine's whole surface to a method."""
+
+    ids: Tensor
+
+    def run(self, function: Callable[..., Reply], message: Message) -> Replies:
+        """Run a client function at every client of `ids`; those that fail are missing from the replies."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server knows of the federation: never the data, only how much of it there is."""
+
+    ids: Tensor
+    """Clients that are there now; they may come and go from round to round."""
+    n: Tensor
+    """Training rows of every client there ever is, by id."""
+    classes: int
+    seed: int
+    participation: float
+    training: Training
+    layout: Layout
+    initial: Callable[[int], Tensor]
+
+    @property
+    def size(self) -> int:
+        return len(self.n)
+
+    def rng(self, round: int, *tag: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, round, 0x5E21, *tag])
+
+    def sample(self, round: int) -> Tensor:
+        """Uniform without replacement, at the run's participation, at least one client."""
+        count = max(1, round_half_up(self.participation * len(self.ids)))
+        if count == len(self.ids):
+            return self.ids
+        picked = self.rng(round).choice(len(self.ids), size=count, replace=False)
+        return self.ids[torch.from_numpy(np.sort(picked))]
+
+
+def round_half_up(value: float) -> int:
+    return int(np.floor(value + 0.5))
+
+
+def client_function(function: Function) -> Function:
+    """Mark a method's function as one that runs at clients. Nothing else can be called there."""
+    function.__client__ = True  # type: ignore[attr-defined]
+    return function
+
+
+def ragged(function: Function) -> Function:
+    """Mark a client function whose replies may differ in shape from client to client: `body` then holds lists where
+    they do, and the method checks the shapes itself."""
+    function.__ragged__ = True  # type: ignore[attr-defined]
+    return client_function(function)
+
+
+def is_client_function(owner: object, name: str) -> bool:
+    return bool(getattr(getattr(type(owner), name, None), "__client__", False))
+
+
+class Method(ABC):
+    """A personalised federated learning method: a frozen dataclass whose fields are its hyper-parameters.
+
+    Every hook takes what it needs and returns what is new; nothing is kept on the instance.
+    """
+
+    @property
+    def sees_test(self) -> bool:
+        """True only for a method told to follow a paper that learns from test rows; a run says so."""
+        return False
+
+    # ---- server
+    @abstractmethod
+    def init(self, fed: Server) -> State:
+        """The server's state before round 1."""
+
+    def select(self, state: State, fed: Server, round: int) -> Tensor:
+        """Who takes part in this round."""
+        return fed.sample(round)
+
+    @abstractmethod
+    def send(self, state: State, ids: Tensor) -> Message:
+        """What each of these clients would receive now. Also asked for clients that do not take part."""
+
+    @abstractmethod
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        """The next server state."""
+
+    def round(self, state: State, clients: Clients) -> State:
+        """One round. Replace it only where a round has several exchanges."""
+        sent = self.send(state, clients.ids)
+        return self.merge(state, sent, clients.run(self.local, sent))
+
+    # ---- client
+    def init_client(self) -> State:
+        """A client's private state before it first takes part."""
+        return {}
+
+    @abstractmethod
+    def local(self, me: Me, message: Message) -> Reply:
+        """One client's work in a round, in ordinary PyTorch. Marked as a client function in every subclass."""
+
+    def received(self, me: Me, message: Message) -> Model | None:
+        """The model as sent, before any work of the client; None where nothing is sent."""
+        parts = message.own or message.shared
+        row = parts[0] if parts else None
+        return row if isinstance(row, Tensor) else None
+
+    @abstractmethod
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        """The model this client would use now.
+
+        `trained()` is what `local` returns for this message: at hand in a round, run on demand in an evaluation.
+        `me.state` is the state after this round's work where the client took part.
+        """
+
+    def predict(self, me: Me, personal: Model, x: Tensor) -> Tensor:
+        """Scores [rows, classes] of a personal model; log-probabilities or logits."""
+        if not isinstance(personal, Tensor):
+            raise TypeError(
+                f"{type(self).__name__}.personal returned {sorted(personal)}, not one flat row: "
+                "replace predict() to say how these arrays predict."
+            )
+        me.net.load(personal)
+        return me.net(x)
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor | dict[str, Tensor] | None:
+        """Who contributes to whom in what would be sent now: [clients, clients], rows sum to 1. Named matrices where
+        parts of the model are mixed in different ways."""
+        return None
+
+    def describe(self, state: State) -> dict[str, Any]:
+        """Numbers and lists of this round for the history; `clusters` (a label for each client) has a meaning."""
+        return {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "local" in cls.__dict__:
+            client_function(cls.__dict__["local"])
+
+
+def rows_of(table: Tensor, ids: Sequence[int] | Tensor, values: Tensor) -> Tensor:
+    """A copy of `table` in which the rows of `ids` are `values`."""
+    out = table.clone()
+    out[torch.as_tensor(ids)] = values
+    return out
