@@ -189,7 +189,10 @@ def measure(work: Work, rounds: int) -> None:
     print(f"  fedkin       {our_rate:9.0f} training samples/s, evaluation included")
     print(f"  ratio        {our_rate / loop_rate:9.2f} x")
     share = alone * net.training_flops / top
-    print(f"  one worker's training: {alone:.0f} samples/s, {share:.0%} of this core's sgemm peak ({top / 1e9:.0f} GFLOP/s)")
+    print(
+        f"  one worker's training: {alone:.0f} samples/s, {share:.0%} of this core's sgemm peak "
+        f"({top / 1e9:.0f} GFLOP/s)"
+    )
 
 
 def main() -> None:

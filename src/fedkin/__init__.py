@@ -49,6 +49,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from fedkin.comparison import compare as compare
+    from fedkin.conformance import verify as verify
     from fedkin.data import Arrays as Arrays
     from fedkin.data import from_arrays as from_arrays
     from fedkin.data import from_folder as from_folder
@@ -70,4 +71,3 @@ if TYPE_CHECKING:
     from fedkin.protocol import Server as Server
     from fedkin.protocol import Training as Training
     from fedkin.protocol import client_function as client_function
-    from fedkin.conformance import verify as verify

@@ -30,7 +30,7 @@ class Device:
     seed: int
 
     def rates(self, client: int) -> tuple[float, float]:
-        """Bits a second each way, FLOPs a second. `spread` is the standard deviation of their logarithm over clients."""
+        """Bits a second each way, FLOPs a second. `spread` is the standard deviation of their logarithm."""
         if not self.spread:
             return self.link_rate, self.device_rate
         link, device = np.exp(self.spread * np.random.default_rng([self.seed, client, 0xDE]).normal(size=2))

@@ -72,18 +72,22 @@ class Federation:
     def names(self) -> tuple[str, ...]:
         """The user's own names of the clients where there are any."""
         names = self.arrays.names
-        return names if len(names) == len(self) else tuple(f"client {i}" for i in range(len(self)))
+        if self.description.get("partition") == "by_group" and len(names) == len(self):
+            return names
+        return tuple(f"client {i}" for i in range(len(self)))
 
     def rows(self, client: int, numbers: Ints) -> Rows:
         """These rows of a client as the network takes them."""
         x = torch.from_numpy(self.arrays.x[numbers])
         y = torch.from_numpy(self.arrays.y[numbers])
+        # images are channels_last in memory, which is the fast way on a CPU
         if not self.arrays.image:
-            return Rows(x, y)
+            x = x.float()
+            return Rows(x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, y)
         if self.partition.turns is not None:
-            x = torch.rot90(x, int(self.partition.turns[client]), (1, 2))
+            x = torch.rot90(x, int(self.partition.turns[client]), (1, 2)).contiguous()
         x = (x.float() - self._mean).div_(self._std)
-        return Rows(x.permute(0, 3, 1, 2), y)  # channels_last in memory, which is the fast way on a CPU
+        return Rows(x.permute(0, 3, 1, 2), y)
 
     @cached_property
     def _mean(self) -> Tensor:
@@ -140,28 +144,47 @@ def federate(
     if pool not in ("all", "train"):
         raise ValueError(f"pool='{pool}' must be 'all' (both official parts) or 'train'.")
     if not (0 < test < 1 and 0 <= validation < 1 and test + validation < 1):
-        raise ValueError(f"test={test} and validation={validation} are shares of a client's rows: test above 0, sum below 1.")
-    if clients is None:
-        natural = partition == "by_group" and arrays.group is not None
-        clients = len(np.unique(arrays.group)) if natural and arrays.group is not None else 20
+        raise ValueError(
+            f"test={test} and validation={validation} are shares of a client's rows: test above 0, sum below 1."
+        )
+    if samples_per_client is not None and samples_per_client < 2:
+        raise ValueError(f"samples_per_client={samples_per_client}: a client needs at least 2 rows.")
+    if seed < 0:
+        raise ValueError(f"seed={seed} must be at least 0.")
+    if pool == "train" and arrays.train is None:
+        raise ValueError("This data has no official training part: take pool='all'.")
     try:
         scheme = PARTITIONS[partition](**options)
     except TypeError:
         known = [f for f in getattr(PARTITIONS[partition], "__dataclass_fields__", {}) if f != "summary"]
-        raise ValueError(f"{partition} takes {', '.join(known) or 'no options'}; given: {', '.join(options)}.") from None
-    usable = np.arange(arrays.train if pool == "train" and arrays.train else len(arrays.y), dtype=np.int64)
-    if partition == "rotated" and not arrays.image:
-        raise ValueError("rotated turns images; this data has none: take synthetic's by_group for hidden groups.")
+        raise ValueError(
+            f"{partition} takes {', '.join(known) or 'no options'}; given: {', '.join(options)}."
+        ) from None
+    if partition == "rotated" and not (arrays.image and arrays.x.shape[1] == arrays.x.shape[2]):
+        raise ValueError(
+            "rotated turns square images; this data has none: take synthetic's by_group for hidden groups."
+        )
+    usable = slice(arrays.train if pool == "train" else None)
     group = arrays.group[usable] if arrays.group is not None else None
+    if clients is None:
+        clients = len(np.unique(group)) if partition == "by_group" and group is not None else 20
     made = scheme(arrays.y[usable], clients, seed, group)
     rng = np.random.default_rng([seed, 0x5917])
+    strata = arrays.y
+    if arrays.ordered and arrays.group is not None:  # time goes on within a group, not from one group to the next
+        strata = arrays.group * arrays.classes + arrays.y
     splits = []
     for client, rows in enumerate(made.rows):
+        if arrays.ordered:
+            rows = np.sort(rows)
         if samples_per_client is not None and len(rows) > samples_per_client:
-            rows = _thinned(rows, arrays.y, samples_per_client, rng, ordered=arrays.ordered)
+            rows = _thinned(rows, strata, samples_per_client, rng, ordered=arrays.ordered)
         if len(rows) < 2:
-            raise ValueError(f"Client {client} has {len(rows)} rows; it needs one to learn from and one to test on: take fewer clients.")
-        splits.append(_split(rows, arrays.y, test, validation, rng, ordered=arrays.ordered))
+            raise ValueError(
+                f"Client {client} has {len(rows)} rows; it needs one to learn from and one to test on: take fewer "
+                "clients, or leave its rows out."
+            )
+        splits.append(_split(rows, strata, test, validation, rng, ordered=arrays.ordered))
     description = {
         "data": data if isinstance(data, str) else "own",
         "data_options": dict(data_options or {}),
@@ -179,11 +202,14 @@ def federate(
 
 def _thinned(rows: Ints, labels: Ints, count: int, rng: np.random.Generator, *, ordered: bool) -> Ints:
     if ordered:
-        return rows[np.linspace(0, len(rows) - 1, count).astype(int)]
-    return np.concatenate(_stratified(rows, labels, [count / len(rows)], rng)[:1])
+        spaced: Ints = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
+        return spaced
+    return _stratified(rows, labels, [count / len(rows)], rng)[0]
 
 
-def _split(rows: Ints, labels: Ints, test: float, validation: float, rng: np.random.Generator, *, ordered: bool) -> Split:
+def _split(
+    rows: Ints, labels: Ints, test: float, validation: float, rng: np.random.Generator, *, ordered: bool
+) -> Split:
     if ordered:  # by time within each class, so that overlapping neighbours do not fall on both sides
         parts: list[list[Ints]] = [[], [], []]
         for label in np.unique(labels[rows]):
@@ -195,10 +221,13 @@ def _split(rows: Ints, labels: Ints, test: float, validation: float, rng: np.ran
     else:
         tested, held, train = _stratified(rows, labels, [test, validation], rng)
         cut = [train, held, tested]
-    for part in (2, 0):  # one row to test on and one to learn from, however few there are
-        if not len(cut[part]):
-            rich = int(np.argmax([len(c) for c in cut]))
-            cut[part], cut[rich] = cut[rich][-1:], cut[rich][:-1]
+    # one row to test on and one to learn from, however few there are; in time, what is tested comes later
+    if not len(cut[2]):
+        giver = 1 if len(cut[1]) else 0
+        cut[giver], cut[2] = cut[giver][:-1], cut[giver][-1:]
+    if not len(cut[0]):
+        giver = 1 if len(cut[1]) else 2
+        cut[0], cut[giver] = cut[giver][:1], cut[giver][1:]
     return Split(*(np.sort(c).astype(np.int64) for c in cut))
 
 

@@ -30,9 +30,11 @@ class History:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if keep:
-                with open(path, "rb") as f:
-                    self.rows = [_parse(line) for line in f.read(keep).splitlines()]
-            self._file = open(path, "r+b" if path.exists() else "w+b")
+                content = path.read_bytes()[:keep] if path.exists() else b""
+                if len(content) < keep:
+                    raise ValueError(f"{path} has lost rows: {len(content)} bytes are there, {keep} were written.")
+                self.rows = [_parse(line) for line in content.splitlines()]
+            self._file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
             self._file.truncate(keep)
             self._file.seek(keep)
 
@@ -40,7 +42,7 @@ class History:
         row = Row(round, client, metric, value, scope)
         self.rows.append(row)
         if self._file is not None:
-            self._file.write(json.dumps({k: v for k, v in row._asdict().items() if v != ""}).encode() + b"\n")
+            self._file.write(json.dumps({k: v for k, v in row._asdict().items() if k != "scope" or v}).encode() + b"\n")
 
     def flush(self) -> int:
         """Everything to the file; returns its length."""

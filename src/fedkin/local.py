@@ -49,16 +49,19 @@ def sgd(
     net.train()
     step = training.lr if lr is None else lr
     moving = [i for i, p in enumerate(net.parameters) if p.requires_grad]
+    if not moving:
+        raise ValueError("Every parameter is frozen: there is nothing to train.")
     parameters, views = [net.parameters[i] for i in moving], [net.views[i] for i in moving]
     velocity = [torch.zeros_like(v) for v in views] if training.momentum else []
     for epoch in range(first_epoch, first_epoch + (training.epochs if epochs is None else epochs)):
         for x, y in batches(me, epoch=epoch):
             gradient = net.gradients(x, y, loss, parameters)
+            # Not in place: where a network adds two parameters, autograd gives both the same gradient tensor.
             if pull is not None:  # into the gradient before momentum, or the minimum would be another one
                 extra = net.pieces(pull(net.trainable))
-                torch._foreach_add_(gradient, [extra[i] for i in moving])
+                gradient = list(torch._foreach_add(gradient, [extra[i] for i in moving]))
             if training.weight_decay:
-                torch._foreach_add_(gradient, views, alpha=training.weight_decay)
+                gradient = list(torch._foreach_add(gradient, views, alpha=training.weight_decay))
             if training.momentum:
                 torch._foreach_mul_(velocity, training.momentum)
                 torch._foreach_add_(velocity, gradient)
@@ -91,10 +94,13 @@ def gradient(net: Network, row: Tensor, rows: Rows) -> tuple[Tensor, float]:
     net.load(row)
     net.eval()
     total = torch.zeros_like(net.trainable)
+    parameters = [p for p in net.parameters if p.requires_grad]
+    parts = [part for part, p in zip(net.pieces(total), net.parameters) if p.requires_grad]
     loss = 0.0
     for x, y in zip(rows.x.split(EVALUATION_BATCH), rows.y.split(EVALUATION_BATCH)):
         value = F.cross_entropy(net(x), y, reduction="sum")
-        parts = torch.autograd.grad(value, net.parameters)
-        total += torch.cat([part.reshape(-1) for part in parts])
+        for part, slope in zip(parts, torch.autograd.grad(value, parameters, allow_unused=True)):
+            if slope is not None:
+                part += slope
         loss += float(value.detach())
     return total / len(rows.y), loss / len(rows.y)

@@ -86,7 +86,7 @@ class Pathological:
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         k, classes = self.classes_per_client, np.unique(labels)
         if not 1 <= k <= len(classes):
-            raise ValueError(f"classes_per_client={k}: the data has {len(classes)} classes, so take 1 to {len(classes)}.")
+            raise ValueError(f"classes_per_client={k}: the data has {len(classes)} classes; take 1 to {len(classes)}.")
         _check(labels, clients, k)
         rng = _rng(seed, 3)
         held = np.zeros((clients, len(classes)), bool)
@@ -98,12 +98,13 @@ class Pathological:
         for c, label in enumerate(classes):
             holders = np.flatnonzero(held[:, c])
             rows = rng.permutation(np.flatnonzero(labels == label))
-            if 0 < len(rows) < len(holders):
+            if len(rows) < len(holders):
+                least = int(np.unique(labels, return_counts=True)[1].min())
                 raise ValueError(
                     f"Class {label} has {len(rows)} rows for the {len(holders)} clients that hold it: take fewer "
-                    f"clients (at most {clients * len(rows) // len(holders)}) or fewer classes_per_client."
+                    f"clients (at most {least * len(classes) // k}) or fewer classes_per_client."
                 )
-            for client, part in zip(holders, _split(rows, max(1, len(holders)))):
+            for client, part in zip(holders.tolist(), _split(rows, max(1, len(holders)))):
                 hands[client].append(part)
         groups = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
         return Partition(tuple(np.concatenate(hand) for hand in hands), groups=groups)
@@ -117,8 +118,8 @@ class Dirichlet:
     """Least rows of a client; those below it get rows of the largest clients."""
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
-        if not self.alpha > 0:
-            raise ValueError(f"alpha={self.alpha} must be above 0 (0.1: very unlike, 100: nearly iid).")
+        if not 0 < self.alpha < np.inf:
+            raise ValueError(f"alpha={self.alpha} must be above 0 and finite (0.1: very unlike, 100: nearly iid).")
         _check(labels, clients, max(1, self.minimum))
         rng = _rng(seed, 4)
         hands: list[list[Ints]] = [[] for _ in range(clients)]
@@ -137,12 +138,14 @@ def _topped_up(hands: list[Ints], minimum: int, rng: np.random.Generator) -> lis
     """Move rows at random from the largest client until nobody has fewer than `minimum`. Ends: each move adds a row
     that is missing, and there are enough rows."""
     hands = [rng.permutation(hand) for hand in hands]
+    sizes = np.array([len(hand) for hand in hands])
     for poor in range(len(hands)):
-        while len(hands[poor]) < minimum:
-            rich = int(np.argmax([len(hand) for hand in hands]))
-            take = min(minimum - len(hands[poor]), max(1, (len(hands[rich]) - minimum) // 2))
+        while sizes[poor] < minimum:
+            rich = int(np.argmax(sizes))
+            take = min(minimum - sizes[poor], max(1, (sizes[rich] - minimum) // 2))
             hands[poor] = np.concatenate([hands[poor], hands[rich][:take]])
             hands[rich] = hands[rich][take:]
+            sizes[[poor, rich]] += take, -take
     return hands
 
 
@@ -216,7 +219,9 @@ TOPOLOGIES: dict[int, tuple[tuple[int, ...], ...]] = {
 
 @dataclass(frozen=True)
 class Topology:
-    summary: ClassVar[str] = "groups of clients with three classes each; neighbours in a chain or ring share one (FedCEDAR)"
+    summary: ClassVar[str] = (
+        "groups of clients with three classes each; neighbours in a chain or ring share one (FedCEDAR)"
+    )
     nodes: int = 3
     """3 (a chain), 4 or 5 (rings)."""
 
@@ -236,7 +241,11 @@ class Topology:
             holders = np.flatnonzero([label in sets[g] for g in groups])
             rows = rng.permutation(np.flatnonzero(labels == label))
             if len(rows) < len(holders):
-                raise ValueError(f"Label {label} has {len(rows)} rows for {len(holders)} clients: take fewer clients.")
+                most = self.nodes * min((labels == c).sum() // sum(c in s for s in sets) for c in range(needed))
+                raise ValueError(
+                    f"Label {label} has {len(rows)} rows for {len(holders)} clients: "
+                    + (f"take at most {most} clients." if most else "take another partition.")
+                )
             for client, part in zip(holders, _split(rows, len(holders))):
                 hands[client].append(part)
         edges = np.array([[bool(set(a) & set(b)) and a != b for b in sets] for a in sets])
@@ -264,7 +273,7 @@ class ByGroup:
         for value in found:
             own = np.flatnonzero(group == value).astype(np.int64)
             if len(own) < parts:
-                raise ValueError(f"Group {value} has {len(own)} rows for {parts} clients: take fewer clients.")
+                raise ValueError(f"Group {value} has {len(own)} rows for {parts} clients: take clients={len(found)}.")
             rows += _split(own, parts)  # in order: rows of a group may be ordered in time
         groups = np.repeat(np.arange(len(found), dtype=np.int64), parts)
         # One client a group is no hidden grouping: there is nobody to be grouped with.
@@ -278,8 +287,8 @@ class QuantitySkew:
     minimum: int = 10
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
-        if not self.alpha > 0:
-            raise ValueError(f"alpha={self.alpha} must be above 0 (small: very unlike sizes).")
+        if not 0 < self.alpha < np.inf:
+            raise ValueError(f"alpha={self.alpha} must be above 0 and finite (small: very unlike sizes).")
         _check(labels, clients, max(1, self.minimum))
         rng = _rng(seed, 8)
         order = rng.permutation(len(labels))

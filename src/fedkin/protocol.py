@@ -7,10 +7,10 @@ back. A method is one file with both sides of that; the engine knows no method, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -197,6 +197,10 @@ class Method(ABC):
 
     Every hook takes what it needs and returns what is new; nothing is kept on the instance.
     """
+
+    matters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """For `fedkin verify`, which changes each field and expects another outcome: the company in which a field matters
+    (`{"fine_tune_epochs": {"fine_tune": True}}`), and, under the field's own name, the value to try."""
 
     @property
     def sees_test(self) -> bool:

@@ -43,10 +43,12 @@ def load_path(target: str) -> Any:
         path = Path(where)
         if not path.exists():
             raise ValueError(f"There is no file {path} (from '{target}'; expected path/to/file.py:Name).")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
+        # A name of its own: the user's file may be called torch.py or data.py.
+        spec = importlib.util.spec_from_file_location(f"fedkin_own_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
+        sys.modules[spec.name] = module  # dataclasses look up their own module
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(where)

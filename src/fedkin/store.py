@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,16 @@ _ARRAY = "\u0000array"
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+    temporary = path.with_name(f".{secrets.token_hex(8)}")  # not mkstemp, whose files nobody else may read
     try:
-        with os.fdopen(handle, "wb") as f:
+        with open(temporary, "wb") as f:
             f.write(content)
             if durable:
                 f.flush()
                 os.fsync(f.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -48,13 +48,14 @@ def save_state(path: Path, state: State, *, durable: bool = False) -> None:
 def load_state(path: Path) -> State:
     with safe_open(path, framework="pt") as f:
         tree = json.loads(f.metadata()["state"])
-        state = _unpack(tree, {name: f.get_tensor(name) for name in f.keys()})
+        state = _unpack(tree, {name: f.get_tensor(name) for name in f.keys()})  # noqa: SIM118
     assert isinstance(state, dict)
     return state
 
 
 def _pack(value: Any, arrays: dict[str, Tensor], name: str) -> Any:
     if isinstance(value, Tensor):
+        name = f"{len(arrays)}{name}"  # a number, because {"a/b": …} and {"a": {"b": …}} would have the same name
         arrays[name] = value
         return {_ARRAY: name}
     if isinstance(value, dict):
@@ -85,9 +86,14 @@ def _unpack(tree: Any, arrays: dict[str, Tensor]) -> Any:
 def equal(a: Any, b: Any) -> bool:
     """The same to the bit."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape):
+            return False
+        # as bytes: NaN is the same as NaN, and 0.0 is not -0.0
+        return torch.equal(*(t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b))
-    return bool(a == b)
+    if isinstance(a, dict | list | tuple) or isinstance(b, dict | list | tuple):
+        return False
+    return json.dumps(a) == json.dumps(b)  # as they are stored: True is not 1, NaN is NaN

@@ -18,10 +18,13 @@ PROTOCOL = (
 
 def summarise(history: History, config: dict[str, Any]) -> dict[str, Any]:
     rounds = history.rounds("personal")
-    last = rounds[-1]
+    last = config["options"]["rounds"]
+    if last not in rounds:
+        why = next((r.value for r in history.select("unmeasured", round=last)), "there are no measurements of it")
+        raise ValueError(f"No client could be measured after the last round, {last}: {why}")
     weight = history.values("test_rows", round=0, scope="")
     out: dict[str, Any] = {
-        "method": config["method"]["name"],
+        "method": config["label"],
         "rounds": config["options"]["rounds"],
         "clients": len(weight),
         "personal": spread(history, "personal", last, weight),
@@ -43,7 +46,7 @@ def summarise(history: History, config: dict[str, Any]) -> dict[str, Any]:
     out["lost_rounds"] = sum(1 for _ in history.select("lost_round"))
     out["unmeasured"] = sum(1 for _ in history.select("unmeasured", round=last))
     out["mean_kld"] = next((r.value for r in history.select("mean_kld")), None)
-    out["sees_test"] = bool(config["method"].get("sees_test", False))
+    out["sees_test"] = config["sees_test"]
     out["evaluation"] = PROTOCOL
     return out
 

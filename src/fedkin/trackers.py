@@ -28,14 +28,14 @@ class TensorBoard(Tracker):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ImportError("TensorBoard is not installed: pip install 'fedkin[tensorboard]'.") from None
-        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder))
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, round)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, round)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class MLflow(Tracker):

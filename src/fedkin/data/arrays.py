@@ -33,10 +33,17 @@ class Arrays:
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise ValueError(f"x has {len(self.x)} rows and y has {len(self.y)}: they must be as many.")
+        if self.y.ndim != 1 or self.y.dtype != np.int64:
+            raise ValueError(f"y must be int64, one class a row; it is {self.y.dtype} of shape {self.y.shape}.")
+        if self.image and self.x.ndim != 4:
+            raise ValueError(f"Images must be [rows, height, width, channels]; x has shape {self.x.shape}.")
         if len(self.y) == 0:
             raise ValueError("There are no rows in this data.")
         if int(self.y.min()) < 0 or int(self.y.max()) >= self.classes:
-            raise ValueError(f"Labels run from {self.y.min()} to {self.y.max()}; with {self.classes} classes they must lie in 0..{self.classes - 1}.")
+            raise ValueError(
+                f"Labels run from {self.y.min()} to {self.y.max()}; with {self.classes} classes they must lie in "
+                f"0..{self.classes - 1}."
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:

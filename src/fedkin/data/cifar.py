@@ -32,9 +32,10 @@ def _read(folder: Path, names: list[str], archive: str, md5: str, *, labels: int
     parts = []
     for name in names:
         raw = np.fromfile(folder / name, np.uint8)
-        if raw.size % (3072 + labels):
-            raise ValueError(f"{folder / name} is cut short: {raw.size} bytes are not whole records of {3072 + labels}.")
-        parts.append(raw.reshape(-1, 3072 + labels))
+        record = 3072 + labels
+        if not raw.size or raw.size % record:
+            raise ValueError(f"{folder / name} is cut short: {raw.size} bytes are not whole records of {record}.")
+        parts.append(raw.reshape(-1, record))
     return parts
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gzip
 import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +19,10 @@ from numpy.typing import NDArray
 
 def data_dir(folder: str | Path | None) -> Path:
     """`--data-dir`, else the variable FEDKIN_DATA, else the user's cache."""
-    if folder is not None:
-        return Path(folder)
-    if os.environ.get("FEDKIN_DATA"):
-        return Path(os.environ["FEDKIN_DATA"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedkin"
+    named = folder or os.environ.get("FEDKIN_DATA")
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedkin"
 
 
 def fetch(folder: Path, sources: Mapping[str, tuple[str, str | None]], *, what: str) -> None:
@@ -28,8 +31,9 @@ def fetch(folder: Path, sources: Mapping[str, tuple[str, str | None]], *, what: 
 
     missing = {name: source for name, source in sources.items() if not (folder / name).exists()}
     for name, (address, checksum) in missing.items():
+        bar = _Bar(name)
         try:
-            pooch.retrieve(address, checksum, fname=name, path=folder, progressbar=_Bar(name))
+            pooch.retrieve(address, checksum, fname=name, path=folder, progressbar=bar)
         except ValueError:  # pooch: the file that came is not the file expected
             raise
         except Exception as error:
@@ -38,6 +42,8 @@ def fetch(folder: Path, sources: Mapping[str, tuple[str, str | None]], *, what: 
                 f"{what} is not in {folder} and could not be downloaded ({type(error).__name__}: {error}).\n"
                 f"Put these files there, or name another folder with --data-dir or FEDKIN_DATA:\n{listed}"
             ) from None
+        finally:
+            bar.close()
 
 
 def unpack(archive: Path, folder: Path, members: list[str]) -> None:
@@ -45,26 +51,41 @@ def unpack(archive: Path, folder: Path, members: list[str]) -> None:
     import tarfile
     import zipfile
 
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as bundle:
-            for name in members:
-                with bundle.open(name) as source:
-                    _write(source, folder / name)
-    else:
-        with tarfile.open(archive) as tar:
-            for name in members:
-                inner = tar.extractfile(name)
-                if inner is None:
-                    raise ValueError(f"{archive} has no file {name}.")
-                _write(inner, folder / name)
+    broken = (KeyError, EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
+    with readable(archive, broken, "remove it, and it is fetched again"):
+        if archive.suffix == ".zip":
+            with zipfile.ZipFile(archive) as bundle:
+                for name in members:
+                    with bundle.open(name) as source:
+                        _write(source, folder / name)
+        else:
+            with tarfile.open(archive, "r:gz") as tar:
+                for name in members:
+                    inner = tar.extractfile(name)
+                    if inner is None:
+                        raise KeyError(f"{name} is no file")
+                    _write(inner, folder / name)
 
 
-def _write(source: object, path: Path) -> None:
+def _write(source: IO[bytes], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as out:
-        shutil.copyfileobj(source, out)  # type: ignore[misc]
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(temporary, "wb") as out:
+            shutil.copyfileobj(source, out)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def readable(path: Path, errors: tuple[type[Exception], ...], advice: str = "put a whole one there") -> Iterator[None]:
+    """Any of these errors in the block means that the file is broken: say which file it is."""
+    try:
+        yield
+    except errors as error:
+        raise ValueError(f"{path} is broken or cut short ({type(error).__name__}: {error}): {advice}.") from error
 
 
 class _Bar:
@@ -100,14 +121,15 @@ class _Bar:
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """The idx format of MNIST, gzipped or not."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as f:
-        raw: bytes = f.read()
+    raw = path.read_bytes()
+    if path.suffix == ".gz":
+        with readable(path, (EOFError, gzip.BadGzipFile, zlib.error)):
+            raw = gzip.decompress(raw)
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise ValueError(f"{path} is not an idx file of bytes: it starts with {raw[:4]!r}.")
-    dimensions = raw[3]
-    shape = tuple(np.frombuffer(raw, ">u4", dimensions, 4).tolist())
-    body = np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions)
-    if body.size != int(np.prod(shape)):
+    start = 4 + 4 * raw[3]
+    shape = tuple(np.frombuffer(raw[4:start], ">u4").tolist()) if len(raw) >= start else ()
+    body = np.frombuffer(memoryview(raw)[start:], np.uint8)
+    if len(shape) != raw[3] or body.size != prod(shape):
         raise ValueError(f"{path} is cut short: its head promises {shape}, it holds {body.size} bytes.")
     return body.reshape(shape)

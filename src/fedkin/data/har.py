@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from fedkin.data.arrays import Arrays
-from fedkin.data.files import data_dir, fetch, unpack
+from fedkin.data.files import data_dir, fetch, readable, unpack
 
 _ADDRESS = "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip"
 _FOLDER = "UCI HAR Dataset"
@@ -19,7 +21,8 @@ def load(folder: str | Path | None = None) -> Arrays:
     """From `har/har.npz` (x [n, 128, 9], y from 0, subject), or from the text files of UCI's archive."""
     place = data_dir(folder) / "har"
     if (place / "har.npz").exists():
-        with np.load(place / "har.npz", allow_pickle=False) as stored:
+        broken = (KeyError, ValueError, EOFError, zlib.error, zipfile.BadZipFile)
+        with readable(place / "har.npz", broken), np.load(place / "har.npz", allow_pickle=False) as stored:
             x, y, subject = stored["x"], stored["y"], stored["subject"]
     else:
         x, y, subject = _from_text(place)
@@ -32,22 +35,33 @@ def load(folder: str | Path | None = None) -> Arrays:
     return Arrays(x, y.astype(np.int64), classes=6, group=group.astype(np.int64), ordered=True, names=names)
 
 
-def _from_text(place: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def _from_text(place: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     parts = ("train", "test")
-    signals = [f"{_FOLDER}/{p}/Inertial Signals/{s}_{p}.txt" for p in parts for s in _SIGNALS]
-    labels = [f"{_FOLDER}/{p}/{kind}_{p}.txt" for p in parts for kind in ("y", "subject")]
-    if not all((place / name).exists() for name in signals + labels):
+    files = [
+        [f"{_FOLDER}/{p}/Inertial Signals/{s}_{p}.txt" for s in _SIGNALS]
+        + [f"{_FOLDER}/{p}/{kind}_{p}.txt" for kind in ("y", "subject")]
+        for p in parts
+    ]
+    if not all((place / name).exists() for name in files[0] + files[1]):
         # The archive's publisher gives no checksum; its content is checked below.
         fetch(place, {"har.zip": (_ADDRESS, None)}, what="UCI HAR (or its har.npz)")
         inner = "UCI HAR Dataset.zip"  # the archive holds an archive
         unpack(place / "har.zip", place, [inner])
-        unpack(place / inner, place, signals + labels)
-    read = [np.loadtxt(place / name, dtype=np.float32) for name in signals]
-    x = np.concatenate([np.stack(read[:9], axis=-1), np.stack(read[9:], axis=-1)])
-    y, subject = (
-        np.concatenate([np.loadtxt(place / name, dtype=np.int64) for name in labels if f"/{kind}_" in name])
-        for kind in ("y", "subject")
-    )
-    if len(x) != _WINDOWS or len(y) != _WINDOWS:
-        raise ValueError(f"UCI HAR has {_WINDOWS} windows; the files in {place} have {len(x)} and {len(y)} labels.")
-    return x, y - 1, subject
+        unpack(place / inner, place, files[0] + files[1])
+    xs, ys, subjects = [], [], []
+    for names in files:
+        *signals, y, subject = (_table(place / name) for name in names)
+        if len({len(table) for table in (*signals, y, subject)}) > 1:
+            raise ValueError(f"The files in {(place / names[0]).parent.parent} differ in their number of windows.")
+        xs.append(np.stack(signals, axis=-1))
+        ys.append(y.astype(np.int64) - 1)
+        subjects.append(subject.astype(np.int64))
+    x = np.concatenate(xs)
+    if len(x) != _WINDOWS:
+        raise ValueError(f"UCI HAR has {_WINDOWS} windows; the files in {place} have {len(x)}.")
+    return x, np.concatenate(ys), np.concatenate(subjects)
+
+
+def _table(path: Path) -> np.ndarray:
+    with readable(path, (ValueError,)):
+        return np.loadtxt(path, dtype=np.float32)

@@ -12,12 +12,22 @@ from fedkin.data.files import data_dir, fetch, read_idx
 _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _MNIST = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432", "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
-)  # fmt: skip
+    (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+)
 _FASHION = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe", "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
-)  # fmt: skip
+    (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+)
 DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package of that name puts it
 
 
@@ -27,7 +37,7 @@ def mnist(folder: str | Path | None = None) -> Arrays:
 
 def fashion_mnist(folder: str | Path | None = None) -> Arrays:
     own = data_dir(folder) / "fashion-mnist"
-    place = DEBIAN_FASHION if not own.exists() and _found(DEBIAN_FASHION) else own
+    place = DEBIAN_FASHION if not _found(own) and _found(DEBIAN_FASHION) else own
     return _load(place, _FASHION, "Fashion-MNIST", mean=72.940, std=90.021)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedkin.data.arrays import Arrays
+from fedkin.data.arrays import Arrays, Ints
+from fedkin.data.files import readable
 
 
 def from_arrays(x: ArrayLike, y: ArrayLike, *, client: ArrayLike | None = None, ordered: bool = False) -> Arrays:
@@ -17,18 +20,19 @@ def from_arrays(x: ArrayLike, y: ArrayLike, *, client: ArrayLike | None = None, 
     Images are given as the network takes them: [n, channels, height, width]. `ordered`: rows are in time order.
     """
     xs, ys = np.asarray(x), np.asarray(y)
-    if xs.ndim < 2:
+    if xs.ndim < 2 or 0 in xs.shape[1:]:
         raise ValueError(f"x must be [rows, features…]; it has shape {xs.shape}.")
-    if ys.ndim != 1 or not (np.issubdtype(ys.dtype, np.integer) or np.all(ys == np.floor(ys.astype(float)))):
+    if ys.ndim != 1 or ys.dtype.kind not in "buif" or not (np.isfinite(ys) & (ys == np.floor(ys))).all():
         raise ValueError(f"y must be one whole number a row (a class from 0); it is {ys.dtype} of shape {ys.shape}.")
-    if not (np.issubdtype(xs.dtype, np.floating) or np.issubdtype(xs.dtype, np.integer) or xs.dtype == bool):
+    if xs.dtype.kind not in "buif":
         raise ValueError(f"x must be numbers; it is {xs.dtype}.")
     xs = xs.astype(np.float32)
     if not np.isfinite(xs).all():
         bad = int((~np.isfinite(xs.reshape(len(xs), -1)).all(1)).sum())
         raise ValueError(f"{bad} rows of x hold NaN or infinity: remove or fill them first.")
     ys = ys.astype(np.int64)
-    group, names = None, ()
+    group: Ints | None = None
+    names: tuple[str, ...] = ()
     if client is not None:
         who = np.asarray(client)
         if who.shape != ys.shape:
@@ -47,11 +51,26 @@ def from_folder(folder: str | Path, *, label: str = "y") -> Arrays:
     files = sorted(p for p in place.iterdir() if p.suffix in (".npz", ".csv"))
     if not files:
         raise ValueError(f"{place} holds no .npz and no .csv file: one for each client is expected.")
-    xs, ys, who = [], [], []
+    if len({path.stem for path in files}) < len(files):
+        raise ValueError(f"{place} holds a .npz and a .csv of the same name: one file for each client is expected.")
+    xs: list[NDArray[Any]] = []
+    ys: list[NDArray[Any]] = []
+    who: list[str] = []
+    columns: list[str] = []
     for path in files:
-        x, y = _npz(path, label) if path.suffix == ".npz" else _csv(path, label)
+        if path.suffix == ".npz":
+            x, y = _npz(path, label)
+        else:
+            x, y, header = _csv(path, label)
+            columns = columns or header
+            if header != columns:
+                raise ValueError(f"{path} has the columns {', '.join(header)}; another file has {', '.join(columns)}.")
+        if x.ndim < 2 or not x.size or y.shape != x.shape[:1]:
+            raise ValueError(f"{path} must hold rows and a label for each; x has shape {x.shape}, {label} {y.shape}.")
         if xs and x.shape[1:] != xs[0].shape[1:]:
-            raise ValueError(f"{path} has rows of shape {x.shape[1:]}, {files[0]} of {xs[0].shape[1:]}: they must agree.")
+            raise ValueError(
+                f"{path} has rows of shape {x.shape[1:]}, {files[0]} of {xs[0].shape[1:]}: make them alike."
+            )
         xs.append(x)
         ys.append(y)
         who += [path.stem] * len(y)
@@ -59,14 +78,22 @@ def from_folder(folder: str | Path, *, label: str = "y") -> Arrays:
 
 
 def _npz(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as stored:
-        if "x" not in stored or label not in stored:
-            raise ValueError(f"{path} must hold arrays 'x' and '{label}'; it holds {', '.join(stored.files)}.")
-        return stored["x"], stored[label]
+    # no pickle: numpy refuses arrays of objects with a ValueError
+    with (
+        readable(
+            path, (ValueError, EOFError, TypeError, zlib.error, zipfile.BadZipFile), "it must be an .npz of numbers"
+        ),
+        np.load(path, allow_pickle=False) as stored,
+    ):
+        arrays = {name: stored[name] for name in ("x", label) if name in stored}
+        names = stored.files
+    if len(arrays) < 2:
+        raise ValueError(f"{path} must hold arrays 'x' and '{label}'; it holds {', '.join(names)}.")
+    return arrays["x"], arrays[label]
 
 
-def _csv(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    with open(path) as f:
+def _csv(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any], list[str]]:
+    with open(path, encoding="utf-8-sig") as f:  # -sig: spreadsheets write a byte order mark
         header = [name.strip().strip('"') for name in f.readline().split(",")]
         if label not in header:
             raise ValueError(f"{path} must have a column '{label}'; its columns are {', '.join(header)}.")
@@ -76,5 +103,7 @@ def _csv(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any]]:
             raise ValueError(f"{path}: {error}. All columns must be numbers.") from None
     if not table.size:
         raise ValueError(f"{path} has no rows below its header.")
+    if table.shape[1] != len(header):
+        raise ValueError(f"{path} names {len(header)} columns in its header and has {table.shape[1]} below it.")
     at = header.index(label)
-    return np.delete(table, at, axis=1), table[:, at]
+    return np.delete(table, at, axis=1), table[:, at], header

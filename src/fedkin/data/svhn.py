@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.arrays import Arrays
-from fedkin.data.files import data_dir, fetch
+from fedkin.data.files import data_dir, fetch, readable
 
 _ADDRESS = "http://ufldl.stanford.edu/housenumbers/"
 _FILES = {
@@ -23,9 +23,11 @@ def load(folder: str | Path | None = None) -> Arrays:
     fetch(place, _FILES, what="SVHN")
     images, labels = [], []
     for name in _FILES:
-        content = loadmat(place / name, variable_names=["X", "y"])
-        images.append(content["X"].transpose(3, 0, 1, 2))
-        labels.append(content["y"].ravel().astype(np.int64) % 10)  # SVHN writes the digit 0 as class 10
+        # of a broken file scipy raises whatever it stumbles over
+        with readable(place / name, (Exception,)):
+            content = loadmat(place / name, variable_names=["X", "y"])
+            images.append(content["X"].transpose(3, 0, 1, 2))
+            labels.append(content["y"].ravel().astype(np.int64) % 10)  # SVHN writes the digit 0 as class 10
     return Arrays(
         np.ascontiguousarray(np.concatenate(images)),
         np.concatenate(labels),

@@ -21,10 +21,12 @@ def load(
     seed: int = 0,
 ) -> Arrays:
     """`shared` is the share of a class's mean that all groups have in common: 1 makes the groups alike."""
-    if min(samples, groups, features, classes) < 1 or samples < groups * classes:
+    if min(groups, features, classes) < 1:
+        raise ValueError(f"groups={groups}, features={features} and classes={classes} must each be at least 1.")
+    if samples < groups * classes:
         raise ValueError(
-            f"synthetic needs at least one row for each class of each group; samples={samples}, "
-            f"groups={groups}, classes={classes} gives none: take samples >= {max(1, groups) * max(1, classes)}."
+            f"samples={samples} are too few for a row of each of {classes} classes in each of {groups} groups: take at "
+            f"least {groups * classes}."
         )
     if not 0 <= shared <= 1:
         raise ValueError(f"shared={shared} must lie in [0, 1].")

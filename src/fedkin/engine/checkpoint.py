@@ -64,9 +64,7 @@ class Checkpoint:
 
     def finished(self, rounds: int) -> bool:
         return (
-            self._manifest is not None
-            and self._manifest["round"] == rounds
-            and (self.folder / "summary.json").exists()
+            self._manifest is not None and self._manifest["round"] == rounds and (self.folder / "summary.json").exists()
         )
 
     def save(self, round: int, state: State, history: int) -> None:
@@ -109,7 +107,7 @@ class Checkpoint:
 
 def _differences(old: dict[str, Any], new: dict[str, Any], free: set[str]) -> list[str]:
     out = []
-    for part in sorted((old.keys() | new.keys()) - {"environment"}):
+    for part in sorted((old.keys() | new.keys()) - {"environment", "label"}):
         a, b = old.get(part), new.get(part)
         if not (isinstance(a, dict) and isinstance(b, dict)):
             if a != b:

@@ -125,6 +125,7 @@ def run(
     out: str | Path | None = None,
     fresh: bool = False,
     trackers: Sequence[Tracker] = (),
+    label: str | None = None,
     options: Options | None = None,
     **settings: Any,
 ) -> Result:
@@ -136,13 +137,16 @@ def run(
     if isinstance(method, str):
         from fedkin.methods import method as by_name
 
+        label = label or method
         method = by_name(method)
     options, training = _settings(options or Options(), training or Training(), settings)
     source = resolve(model, federation.description.get("data", "own"))
     make = maker(source, federation.shape, federation.classes, options.seed, model_options or {})
     job = Job(method, federation, lambda: make(0), head, training, options.seed)
     config = {
-        "method": {"name": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
+        "label": label or type(method).__name__,
+        "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
+        "sees_test": method.sees_test,
         "federation": federation.description,
         "fingerprint": fingerprint(federation),
         "model": {"name": source if isinstance(source, str) else type(source).__name__, **(model_options or {})},
@@ -193,6 +197,7 @@ class _Loop:
         self.history = History()
         self.engine: Engine | None = None
         self.answered = 0
+        self._mark = 0
 
     def close(self) -> None:
         if self.engine is not None:
@@ -203,28 +208,34 @@ class _Loop:
         method, options, book = self.job.method, self.options, self.book
         state, done, kept = book.load()
         self._check_presence()
+        if state is not None and book.finished(options.rounds):
+            self.history = History.load(book.folder)
+            summary = json.loads((book.folder / "summary.json").read_text())
+            return Result(summary, self.history, state, out)
         self.history = History(book.folder / "history.jsonl", keep=kept)
         if state is None:
             state = method.init(self._present(1))
             self._write_partition()
-        if book.finished(options.rounds):
-            self.history = History.load(book.folder)
-            summary = json.loads((book.folder / "summary.json").read_text())
-            return Result(summary, self.history, state, out)
         book.start(self.config)
         self.engine = self._engine()
         for tracker in self.trackers:
             tracker.start(self.config, done)
         for round in range(done + 1, options.rounds + 1):
             begin = time.perf_counter()
+            self._mark = len(self.history.rows)
             state = self._round(state, round)
             last = round == options.rounds
+            if self._scheduled(round):
+                self._sweep(state, round, models=last)
             if last or round % options.checkpoint_every == 0:
                 book.save(round, state, self.history.flush())
-            if self._sweeps(round):
-                self._sweep(state, round, models=last and self.keep and options.save_models)
+            if last and not self._scheduled(round):  # after the checkpoint: a longer run would not have it
+                self._sweep(state, round, models=True)
             self.history.flush()
             self._tell(round, time.perf_counter() - begin)
+        if done == options.rounds and not self._scheduled(done):
+            self._sweep(state, done, models=True)  # it was stopped between its last checkpoint and its end
+            self.history.flush()
         summary = summarise(self.history, self.config)
         if self.keep:
             write_json(book.folder / "summary.json", summary)
@@ -256,9 +267,10 @@ class _Loop:
             if not len(self._present(round).ids):
                 raise ValueError(f"Nobody is there in round {round}: change arrive={self.options.arrive} or leave.")
 
-    def _sweeps(self, round: int) -> bool:
+    def _scheduled(self, round: int) -> bool:
+        """Are all clients measured after this round, however many rounds there are?"""
         every = self.options.evaluate_every
-        return round == self.options.rounds or bool(every and round % every == 0)
+        return bool(every and round % every == 0)
 
     def _round(self, state: State, round: int) -> State:
         method = self.job.method
@@ -289,7 +301,7 @@ class _Loop:
     def _sweep(self, state: State, round: int, *, models: bool) -> None:
         """Measure every client with what the server would send it now; nothing of it has an effect on the run."""
         ids = self._present(round).ids
-        folder = self.book.folder / "models" if models else None
+        folder = self.book.folder / "models" if models and self.keep and self.options.save_models else None
         tasks = [
             Task(round + 1, place, client, "", self.book.client(client), None, True, folder)
             for place, client in enumerate(ids.tolist())
@@ -325,10 +337,11 @@ class _Loop:
                 self.history.add(0, client, "name", federation.names[client])
 
     def _tell(self, round: int, seconds: float) -> None:
-        scope = "all" if self._sweeps(round) else "round"
+        scope = "all" if self._scheduled(round) or round == self.options.rounds else "round"
         metrics: dict[str, float] = {"seconds": seconds, "clients": float(self.answered)}
+        news = self.history.rows[self._mark :]  # not the whole history: a round must not cost more the later it is
         for metric in ("personal", "received", "personal_loss"):
-            if values := list(self.history.values(metric, round=round, scope=scope).values()):
+            if values := [row.value for row in news if row.metric == metric and row.scope == scope]:
                 metrics[metric] = sum(values) / len(values)
         if self.keep:
             with open(self.book.folder / "timing.jsonl", "a") as f:
@@ -355,7 +368,7 @@ class _Exchanges:
             raise ValueError(f"{name} is not marked as a client function: put @client_function above it.")
         _check_message(message, len(self.ids))
         self._count += 1
-        measure = name == "local" and not loop._sweeps(round)
+        measure = name == "local" and not loop._scheduled(round)
         asked = self.ids.tolist()
         first = {client: place for place, client in reversed(list(enumerate(asked)))}  # a client may be asked twice
         tasks = [

@@ -68,7 +68,8 @@ def _restarted(module: nn.Module, seed: int) -> nn.Module:
     def again() -> nn.Module:
         fresh = copy.deepcopy(module)
         for part in fresh.modules():
-            if isinstance(reset := getattr(part, "reset_parameters", None), Callable):  # type: ignore[arg-type]
+            reset = getattr(part, "reset_parameters", None)
+            if callable(reset):
                 reset()
         return fresh
 

@@ -57,7 +57,7 @@ class Convolutional(nn.Module):
                 x = F.relu_(F.max_pool2d(x, 2))
                 continue
             x = next(layers)(x)
-            if i + 1 < len(self.plan) and self.plan[i + 1]:
+            if self.plan[i + 1 : i + 2] != (0,):
                 x = F.relu_(x)
         x = x.flatten(1)
         *inner, last = layers

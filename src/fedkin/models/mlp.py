@@ -56,4 +56,6 @@ def fcnn2(shape: tuple[int, ...], classes: int, *, width: float = 1.0) -> nn.Mod
 
 
 def scaled(units: int, width: float) -> int:
+    if not width > 0:
+        raise ValueError(f"width={width} is a factor on the units of each layer: it must be above 0.")
     return max(1, round(units * width))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
 
 Loss = Callable[["Network", Tensor, Tensor], Tensor]
 
@@ -40,6 +41,8 @@ class Layout:
     size: int
     layers: tuple[Layer, ...]
     head_layer: int
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Further names of tensors that a module uses in several places, and the name under which they are a piece."""
 
     @property
     def head(self) -> Tensor:
@@ -60,13 +63,16 @@ class Layout:
         for key in layers:
             known = names if isinstance(key, str) else range(-len(names), len(names))
             if key not in known:
-                raise ValueError(f"There is no layer {key!r}; the layers are {', '.join(names)} (0 to {len(names) - 1}).")
+                raise ValueError(
+                    f"There is no layer {key!r}; the layers are {', '.join(names)} (0 to {len(names) - 1})."
+                )
             out.append(self.layers[names.index(key) if isinstance(key, str) else key].positions)
         return torch.cat(out).unique() if out else torch.empty(0, dtype=torch.long)
 
     def tensors(self, row: Tensor) -> dict[str, Tensor]:
         """A row as named tensors, as `nn.Module.load_state_dict` takes them."""
-        return {p.name: row[p.start : p.stop].reshape(p.shape).clone() for p in self.pieces}
+        named = {p.name: row[p.start : p.stop].reshape(p.shape).clone() for p in self.pieces}
+        return named | {other: named[name].clone() for other, name in self.aliases}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([tensors[p.name].reshape(-1).float() for p in self.pieces])
@@ -99,12 +105,12 @@ class Network:
             else:
                 owner, _, name = piece.name.rpartition(".")
                 buffers = self._names[owner]._buffers
-                view.copy_(buffers[name])  # type: ignore[arg-type]
+                view.copy_(buffers[name])
                 buffers[name] = view
         self.trainable = self.flat[: self.layout.parameters]
         self.initial = self.flat.clone()
         """The common initial model: every client can make it from the run's seed, so it need not travel."""
-        self.needs_pairs = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
+        self.needs_pairs = any(isinstance(m, _BatchNorm) for m in module.modules())
         self._closed: Callable[[Tensor, Tensor], list[Tensor]] | None = getattr(module, "gradients", None)
         self._head: nn.Module = self._names[self.layout.layers[self.layout.head_layer].name]
         self.forward_flops, self.training_flops = _flops(self, example)
@@ -112,7 +118,9 @@ class Network:
 
     def load(self, row: Tensor) -> None:
         if row.shape != self.flat.shape:
-            raise ValueError(f"This network has {self.layout.size} numbers; the row given has shape {tuple(row.shape)}.")
+            raise ValueError(
+                f"This network has {self.layout.size} numbers; the row given has shape {tuple(row.shape)}."
+            )
         self.flat.copy_(row)
         for counter, start in zip(self._counters, self._counter_start):
             counter.copy_(start)
@@ -162,17 +170,28 @@ class Network:
 
     @contextmanager
     def frozen(self, positions: Tensor) -> Any:
-        """Layers that lie wholly in `positions` take no gradient inside this block."""
+        """What lies in `positions`, parameter by parameter, stays as it is inside this block: parameters take no
+        gradient, batch norm does not move its running mean and variance."""
         inside = torch.zeros(self.layout.size, dtype=torch.bool)
         inside[positions] = True
-        held = [p for p, piece in zip(self.parameters, self.layout.pieces) if bool(inside[piece.start : piece.stop].all())]
-        for parameter in held:
-            parameter.requires_grad_(False)
+        within = {piece.name for piece in self.layout.pieces if bool(inside[piece.start : piece.stop].all())}
+        held = [p for p, piece in zip(self.parameters, self.layout.pieces) if piece.name in within and p.requires_grad]
+        norms = [
+            (m, m.momentum)
+            for name, m in self._names.items()
+            if isinstance(m, _BatchNorm) and f"{name}.running_mean".removeprefix(".") in within
+        ]
         try:
+            for parameter in held:
+                parameter.requires_grad_(False)
+            for norm, _ in norms:
+                norm.momentum = 0.0
             yield
         finally:
             for parameter in held:
                 parameter.requires_grad_(True)
+            for norm, momentum in norms:
+                norm.momentum = momentum
 
 
 def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -210,7 +229,15 @@ def _layout(module: nn.Module, head: str | None) -> Layout:
         head = linear[-1] if linear else names[-1]
     if head not in names:
         raise ValueError(f"head='{head}' is not a layer of {type(module).__name__}; its layers are {', '.join(names)}.")
-    return Layout(tuple(pieces), count, at, tuple(layers), names.index(head))
+    first: dict[int, str] = {}
+    aliases = []
+    for name, tensor in [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]:
+        if first.setdefault(id(tensor), name) != name and name in persistent and tensor.is_floating_point():
+            aliases.append((name, first[id(tensor)]))
+    return Layout(tuple(pieces), count, at, tuple(layers), names.index(head), tuple(aliases))
 
 
 def _flops(net: Network, example: Tensor) -> tuple[float, float]:
@@ -223,7 +250,7 @@ def _flops(net: Network, example: Tensor) -> tuple[float, float]:
     with FlopCounterMode(display=False) as counter, torch.enable_grad():
         out = net.module.train()(pair)
         forward = counter.get_total_flops()
-        torch.autograd.grad(out.sum(), net.parameters, allow_unused=True)
+        torch.autograd.grad(out.sum(), [p for p in net.parameters if p.requires_grad], allow_unused=True)
         total = counter.get_total_flops()
     net.module.train(was_training)
     net.load(kept)

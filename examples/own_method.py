@@ -1,0 +1,54 @@
+"""Your own method: each client keeps its head (last layer) and shares the rest, as FedPer does. Check it with
+
+fedkin verify examples/own_method.py:KeepTheHead
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import fedkin
+from fedkin import Me, Message, Method, Replies, Reply, Server
+
+
+@dataclass(frozen=True)
+class KeepTheHead(Method):
+    momentum: float = 0.0
+    """Of the server's model."""
+
+    def init(self, fed: Server) -> dict:
+        body = fed.initial(0)[fed.layout.body]
+        return {"body": body, "velocity": torch.zeros_like(body)}
+
+    def send(self, state: dict, ids: Tensor) -> Message:
+        return Message(shared=(state["body"],))
+
+    def joined(self, me: Me, body: Tensor) -> Tensor:
+        """The shared body with this client's own head."""
+        row = me.state.get("model", me.net.initial).clone()
+        row[me.net.layout.body] = body
+        return row
+
+    def local(self, me: Me, message: Message) -> Reply:
+        model = fedkin.sgd(me, self.joined(me, message.shared[0]))
+        return Reply({"model": model}, (model[me.net.layout.body],))
+
+    def merge(self, state: dict, sent: Message, replies: Replies) -> dict:
+        mean = replies.weights @ replies.body[0]
+        velocity = self.momentum * state["velocity"] + mean - state["body"]
+        return {"body": state["body"] + velocity, "velocity": velocity}
+
+    def received(self, me: Me, message: Message) -> Tensor:
+        return self.joined(me, message.shared[0])
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Tensor:
+        return trained().state["model"]
+
+
+if __name__ == "__main__":
+    clients = fedkin.federate("digits", partition="pathological", clients=10, classes_per_client=3)
+    for method in (KeepTheHead(), "fedavg"):
+        result = fedkin.run(method, clients, rounds=10)
+        print(result.summary["method"], round(result.summary["personal"]["mean"], 3))

@@ -1,0 +1,3 @@
+from fedkin.cli import main
+
+main()

@@ -1,0 +1,277 @@
+"""`fedkin verify`: the properties that every method must have, on a small federation of digits.
+
+They catch what papers' code gets wrong: a regulariser without a gradient, a server that never moves, positions used as
+client ids, state that leaks between clients or is lost on a restart.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.engine.loop import Result, run
+from fedkin.federation import Federation, federate
+from fedkin.methods import method as by_name
+from fedkin.protocol import Method
+from fedkin.store import equal, load_state, save_state
+
+ROUNDS = 4
+SETTINGS: dict[str, Any] = {
+    "rounds": ROUNDS,
+    "lr": 0.1,
+    "epochs": 2,
+    "batch_size": 8,
+    "participation": 0.7,
+    "evaluate_every": 2,
+    "model": "mlp",
+    "model_options": {"width": 0.25},
+    "engine": "serial",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    name: str
+    passed: bool
+    detail: str
+    seconds: float
+
+
+class Broken(Exception):
+    """A property does not hold."""
+
+
+@cache
+def federation() -> Federation:
+    """Eight clients of unlike sizes and labels."""
+    return federate("digits", partition="dirichlet", clients=8, alpha=0.5, minimum=20, samples_per_client=60, seed=1)
+
+
+def verify(name: str | Method) -> Iterator[Outcome]:
+    """Check a method (a name, `file.py:Class`, or an instance) against every property, one after the other."""
+    try:
+        method = by_name(name) if isinstance(name, str) else name
+    except Exception as error:
+        yield Outcome("can be made from its defaults", False, f"{type(error).__name__}: {error}", 0.0)
+        return
+    for label, check in PROPERTIES.items():
+        begin = time.perf_counter()
+        try:
+            detail = check(method) or ""
+            yield Outcome(f"{label}{detail}", True, "", time.perf_counter() - begin)
+        except Exception as error:
+            text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+            yield Outcome(label, False, text, time.perf_counter() - begin)
+
+
+def outcome(method: Method, **changes: Any) -> Result:
+    return run(method, federation(), **{**SETTINGS, **changes})
+
+
+@cache
+def _plain(method: Method) -> Result:
+    return outcome(method)
+
+
+def is_frozen(method: Method) -> None:
+    if not is_dataclass(method) or not type(method).__dataclass_params__.frozen:
+        raise Broken("put @dataclass(frozen=True) above the class: its fields are the hyper-parameters.")
+
+
+def engines_agree(method: Method) -> None:
+    one = _plain(method)
+    for workers in (1, 2):
+        two = outcome(method, engine="pool", workers=workers)
+        _same(one, two, f"one by one and with {workers} workers")
+
+
+def resumes(method: Method) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"out": folder, "checkpoint_every": 1}
+        outcome(method, **settings, rounds=2)
+        _same(_plain(method), outcome(method, **settings), "straight and stopped after round 2")
+
+
+def state_round_trips(method: Method) -> None:
+    state = _plain(method).state
+    with tempfile.TemporaryDirectory() as folder:
+        save_state(Path(folder) / "state", state)
+        if not equal(load_state(Path(folder) / "state"), _listed(state)):
+            raise Broken("the server's state changes when it is written and read")
+
+
+def moves(method: Method) -> None:
+    first, last = outcome(method, rounds=1), _plain(method)
+    if _scores(first, "personal_loss", 1) == _scores(last, "personal_loss", ROUNDS):
+        raise Broken(f"the clients' models are the same after 1 and {ROUNDS} rounds")
+
+
+def every_field_matters(method: Method) -> str:
+    tried = 0
+    for item in fields(method):  # type: ignore[arg-type]
+        company = dict(type(method).matters.get(item.name, {}))
+        settings = company.pop("settings", {})
+        given = item.name in company
+        value = company.pop(item.name, None)
+        base = _changed(method, company)
+        for other in [value] if given else _others(base, item):
+            changed = _changed(base, {item.name: other})
+            before = _plain(base) if not settings else outcome(base, **settings)
+            if _outcome(before) == _outcome(outcome(changed, **settings)):
+                was = getattr(base, item.name)
+                raise Broken(
+                    f"{item.name}={other!r} gives the same outcome as {item.name}={was!r}. Either it does nothing, or "
+                    f"it needs company: matters = {{'{item.name}': {{…other fields…}}}}"
+                )
+            tried += 1
+    return f" ({tried} changes tried)"
+
+
+def survives_lost_replies(method: Method) -> None:
+    result = outcome(method, lost=0.5, rounds=6)
+    if not any(row.value == "lost on the way" for row in result.history.select("dropped")):
+        raise Broken("no reply was lost: this check found nothing to check")
+    _finite(result)
+
+
+def comes_and_goes(method: Method) -> None:
+    """A client joins at round 3, one leaves at round 4."""
+    result = outcome(method, arrive={7: 3}, leave={0: 4}, rounds=5, participation=1.0)
+    _finite(result)
+    measured = set(result.history.values("personal", round=5))
+    if 7 not in measured or 0 in measured:
+        raise Broken(f"after round 5 the clients {sorted(measured)} were measured; 7 joined and 0 left")
+
+
+def is_deterministic(method: Method) -> None:
+    _same(_plain(method), outcome(method), "twice with the same seed")
+    if _outcome(_plain(method)) == _outcome(outcome(method, seed=7)):
+        raise Broken("another seed gives the same outcome")
+
+
+def mixes(method: Method) -> str | None:
+    result = _plain(method)
+    mixing = method.mixing(result.state)
+    if mixing is None:
+        return " (it names no mixing)"
+    for name, matrix in mixing.items() if isinstance(mixing, dict) else [("", mixing)]:
+        size = len(federation())
+        if tuple(matrix.shape) != (size, size):
+            raise Broken(f"mixing {name} has shape {tuple(matrix.shape)}, not [{size}, {size}]")
+        if not torch.allclose(matrix.sum(1), torch.ones(size), atol=1e-4):
+            raise Broken(f"rows of mixing {name} sum to {[round(v, 4) for v in matrix.sum(1).tolist()]}, not to 1")
+    return None
+
+
+def is_pure(method: Method) -> None:
+    """`send` and `mixing` change nothing: they are also asked between rounds."""
+    result = _plain(method)
+    before = _copied(result.state)
+    method.send(result.state, torch.arange(len(federation())))
+    method.mixing(result.state)
+    method.describe(result.state)
+    if not equal(before, result.state):
+        raise Broken("send, mixing or describe changes the server's state")
+
+
+def works_with_buffers(method: Method) -> None:
+    """Batch norm and dropout: float buffers travel, counters do not."""
+    _finite(outcome(method, model=_with_batch_norm, model_options={}, rounds=2))
+
+
+PROPERTIES: dict[str, Callable[[Method], str | None]] = {
+    "is a frozen dataclass": is_frozen,
+    "engines agree to the bit": engines_agree,
+    "same seed, same bits; another seed, another run": is_deterministic,
+    "a stopped run goes on with the same bits": resumes,
+    "state survives being written and read": state_round_trips,
+    "the outcome moves with rounds": moves,
+    "every hyper-parameter changes the outcome": every_field_matters,
+    "lost replies are survived": survives_lost_replies,
+    "clients come and go": comes_and_goes,
+    "rows of the mixing matrix sum to 1": mixes,
+    "looking changes nothing": is_pure,
+    "batch norm and dropout work": works_with_buffers,
+}
+
+
+def _with_batch_norm(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, classes)
+    )
+
+
+def _changed(method: Method, changes: dict[str, Any]) -> Method:
+    made: Method = replace(method, **changes)  # type: ignore[type-var]
+    return made
+
+
+def _others(method: Method, item: Field[Any]) -> list[Any]:
+    """Other values to try for a field."""
+    value = getattr(method, item.name)
+    kind = typing.get_type_hints(type(method)).get(item.name)
+    if typing.get_origin(kind) is Literal:
+        return [other for other in typing.get_args(kind) if other != value]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1]
+    if isinstance(value, float):
+        return [value / 2 if value else 0.5]
+    raise Broken(
+        f"{item.name} is a {type(value).__name__}: say what to try with "
+        f"matters = {{'{item.name}': {{'{item.name}': …}}}}"
+    )
+
+
+def _outcome(result: Result) -> list[Any]:
+    """What a user sees: models' scores, costs and what the method tells."""
+    return [(row.round, row.client, row.metric, row.value, row.scope) for row in result.history.rows]
+
+
+def _same(a: Result, b: Result, how: str) -> None:
+    for mine, yours in zip(_outcome(a), _outcome(b)):
+        if mine != yours:
+            raise Broken(f"{how}: the histories differ, first in {mine} against {yours}"[:400])
+    if len(a.history.rows) != len(b.history.rows):
+        raise Broken(f"{how}: {len(a.history.rows)} and {len(b.history.rows)} rows in the history")
+    if not equal(_listed(a.state), _listed(b.state)):
+        raise Broken(f"{how}: the server's states differ")
+
+
+def _scores(result: Result, metric: str, round: int) -> dict[int, Any]:
+    return result.history.values(metric, round=round)
+
+
+def _finite(result: Result) -> None:
+    values = [row.value for row in result.history.select("personal_loss", scope="all")]
+    if not values or not all(value == value and abs(value) < 1e6 for value in values):
+        raise Broken("the personal models' losses are not finite")
+    if broken := [row.value for row in result.history.select("unmeasured")]:
+        raise Broken(broken[0])
+    if failed := [row.value for row in result.history.select("dropped") if row.value != "lost on the way"]:
+        raise Broken(failed[0])
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {k: _copied(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(v) for v in value]
+    return value
+
+
+_listed = _copied  # tuples come back from JSON as lists

@@ -1,0 +1,1 @@
+"""What people look at: tables, and later figures and a page. It reads only the history."""

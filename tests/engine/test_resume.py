@@ -1,0 +1,126 @@
+"""A run that was stopped, even by SIGKILL, goes on with the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fedkin
+
+COMMAND = [sys.executable, "-m", "fedkin", "run"]
+FLAGS = ["--data", "digits", "--partition", "dirichlet", "--clients", "12", "--lr", "0.1", "--epochs", "3", "--json"]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What a run leaves behind that must not depend on how it came about."""
+    out = {"history.jsonl": (folder / "history.jsonl").read_bytes(), "summary": (folder / "summary.json").read_bytes()}
+    out |= {p.name: p.read_bytes() for p in (folder / "models").iterdir()}
+    return out
+
+
+def children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_killed_in_mid_run_and_run_again(tmp_path, method):
+    rounds = ["--rounds", "24", "--checkpoint-every", "2"]
+    subprocess.run([*COMMAND, method, *FLAGS, *rounds, "--out", tmp_path / "a"], check=True, capture_output=True)
+    process = subprocess.Popen([*COMMAND, method, *FLAGS, *rounds, "--out", tmp_path / "b"], stdout=subprocess.DEVNULL)
+    manifest = tmp_path / "b" / "checkpoint" / "manifest.json"
+    while process.poll() is None and not (manifest.exists() and json.loads(manifest.read_text())["round"] >= 4):
+        time.sleep(0.002)
+    workers = children(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.returncode == -signal.SIGKILL, "the run ended before it could be killed: make it longer"
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{w}").exists() for w in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{w}").exists() for w in workers), "workers outlived the run"
+    subprocess.run(
+        [*COMMAND, method, *FLAGS, *rounds, "--workers", "1", "--out", tmp_path / "b"], check=True, capture_output=True
+    )
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+@pytest.fixture
+def fed():
+    return fedkin.federate("digits", clients=5, samples_per_client=40)
+
+
+def test_a_finished_run_is_not_run_again(fed, tmp_path):
+    first = fedkin.run("fedavg", fed, rounds=3, out=tmp_path)
+    stamp = (tmp_path / "history.jsonl").stat().st_mtime_ns
+    again = fedkin.run("fedavg", fed, rounds=3, out=tmp_path)
+    assert (tmp_path / "history.jsonl").stat().st_mtime_ns == stamp
+    assert again.summary == first.summary
+    assert again.history.rows == first.history.rows
+
+
+def test_a_run_can_be_made_longer(fed, tmp_path):
+    fedkin.run("local", fed, rounds=3, out=tmp_path / "a", evaluate_every=0)
+    fedkin.run("local", fed, rounds=5, out=tmp_path / "a", evaluate_every=0)
+    fedkin.run("local", fed, rounds=5, out=tmp_path / "b", evaluate_every=0)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_fresh_starts_over_and_leaves_other_files_alone(fed, tmp_path):
+    fedkin.run("fedavg", fed, rounds=2, out=tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    fedkin.run("fedavg", fed, rounds=2, lr=0.2, out=tmp_path, fresh=True)
+    assert json.loads((tmp_path / "config.json").read_text())["training"]["lr"] == 0.2
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_another_run_in_the_folder_is_refused_and_kept(fed, tmp_path):
+    fedkin.run("fedavg", fed, rounds=2, out=tmp_path)
+    before = files(tmp_path)
+    with pytest.raises(ValueError, match=r"training\.lr: 0\.05 there, 0\.2 now") as caught:
+        fedkin.run("fedavg", fed, rounds=2, lr=0.2, out=tmp_path)
+    assert "--fresh" in str(caught.value)
+    other = fedkin.federate("digits", clients=5, samples_per_client=40, seed=9)
+    with pytest.raises(ValueError, match="fingerprint"):
+        fedkin.run("fedavg", other, rounds=2, out=tmp_path)
+    assert files(tmp_path) == before
+
+
+def test_stopped_between_the_last_checkpoint_and_the_end(fed, tmp_path):
+    """Everything after the last checkpoint is done again."""
+    fedkin.run("local", fed, rounds=3, out=tmp_path, evaluate_every=0)
+    before = files(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    for model in (tmp_path / "models").iterdir():
+        model.unlink()
+    fedkin.run("local", fed, rounds=3, out=tmp_path, evaluate_every=0)
+    assert files(tmp_path) == before
+
+
+def test_models_on_disk_are_what_was_measured(fed, tmp_path):
+    from safetensors.torch import load_file
+
+    from fedkin.local import evaluate
+    from fedkin.models.build import maker
+    from fedkin.models.network import Network
+
+    result = fedkin.run("local", fed, rounds=2, lr=0.2, out=tmp_path)
+    net = Network(maker("mlp", fed.shape, fed.classes, 0, {})(0), fed.example)
+    index = json.loads((tmp_path / "models" / "index.json").read_text())
+    assert set(index) == {f"client {i}" for i in range(5)}
+    for client, accuracy in result.history.values("personal", round=2).items():
+        row = net.layout.flatten(load_file(tmp_path / "models" / index[f"client {client}"]))
+        assert evaluate(net, row, fed.test(client))[0] == pytest.approx(accuracy)
+
+
+def test_checkpoint_leaves_no_litter(fed, tmp_path):
+    fedkin.run("local", fed, rounds=7, out=tmp_path, checkpoint_every=2)
+    names = sorted(p.name for p in (tmp_path / "checkpoint").iterdir())
+    assert len(names) == 5 + 2  # a state for each client, the server's, the manifest
