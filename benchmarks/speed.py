@@ -10,8 +10,10 @@ The two take turns, so that a slow minute of the machine hits both. The images a
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -188,11 +190,24 @@ def measure(work: Work, rounds: int) -> None:
     print(f"  plain loop   {loop_rate:9.0f} training samples/s, evaluation included")
     print(f"  fedkin       {our_rate:9.0f} training samples/s, evaluation included")
     print(f"  ratio        {our_rate / loop_rate:9.2f} x")
+    for peer, times in peers(work, federation, rounds * 2):
+        rate = samples / statistics.median(times)
+        print(f"  {peer:12} {rate:9.0f} training samples/s: {rate / loop_rate:.2f} x the plain loop")
     share = alone * net.training_flops / top
     print(
         f"  one worker's training: {alone:.0f} samples/s, {share:.0%} of this core's sgemm peak "
         f"({top / 1e9:.0f} GFLOP/s)"
     )
+
+
+def peers(work: Work, federation: fedkin.Federation, rounds: int) -> Iterator[tuple[str, list[float]]]:
+    """Round times of other libraries, where they are installed, after ours: they cannot take turns in one process."""
+    if importlib.util.find_spec("flwr") and importlib.util.find_spec("ray"):
+        from peers import flower
+
+        make = PlainCnn3 if work.model == "cnn3" else PlainFcnn1
+        settings = {"epochs": work.epochs, "batch": work.batch, "chosen": CHOSEN, "rounds": rounds}
+        yield "Flower (Ray)", flower(make, federation, **settings)
 
 
 def main() -> None:

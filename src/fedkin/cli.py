@@ -25,6 +25,7 @@ fedkin: personalised federated learning
   fedkin run METHOD [flags]          one run; `fedkin run METHOD --help` lists the flags of this method
   fedkin compare METHOD METHOD …     several methods on the same clients, over seeds
   fedkin list [methods|datasets|partitions|models]
+  fedkin cite METHOD …               BibTeX of the methods' papers
   fedkin verify [METHOD …]           check methods, built-in or yours (file.py:Class), against the contract
 
 A method's options in `compare` follow its name: fedkin compare local fedprox,mu=0.1 fedprox,mu=1
@@ -97,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "compare": compare,
         "list": listing,
         "verify": verify,
+        "cite": cite,
     }
     try:
         if words[0] not in commands:
@@ -173,7 +175,7 @@ def _flags(words: list[str], parts: dict[str, Any], prefixed: dict[str, Any], pr
 def _common(words: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The parts of the flags that every run has, and those that depend on the data, partition and model named."""
     from fedkin.data import DATASETS
-    from fedkin.engine.loop import Options
+    from fedkin.engine.options import Options
     from fedkin.models import MODELS
     from fedkin.partition import PARTITIONS
     from fedkin.protocol import Training
@@ -421,6 +423,17 @@ def listing(words: list[str]) -> int:
         for column in table.columns:
             column.justify = "left"
         console.print(table)
+    return 0
+
+
+def cite(words: list[str]) -> int:
+    from fedkin.citation import citation
+    from fedkin.methods import METHODS
+    from fedkin.registry import lookup
+
+    for name in words:
+        lookup(METHODS, name.split(",")[0], "method")
+    print(citation(words), end="")
     return 0
 
 

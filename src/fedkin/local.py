@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain, count, islice
 
 import torch
 from torch import Tensor
@@ -28,17 +29,28 @@ def batches(me: Me, *, epoch: int, rows: Rows | None = None) -> Iterator[Rows]:
         yield Rows(xs, ys)
 
 
+def stream(me: Me, *, epochs: int | None = None, steps: int | None = None, first_epoch: int = 0) -> Iterator[Rows]:
+    """Batches of so many epochs (where None: the run's), or so many batches out of as many epochs as that takes."""
+    if steps is not None:
+        endless = chain.from_iterable(batches(me, epoch=epoch) for epoch in count(first_epoch))
+        yield from islice(endless, steps)
+        return
+    for epoch in range(first_epoch, first_epoch + (me.training.epochs if epochs is None else epochs)):
+        yield from batches(me, epoch=epoch)
+
+
 def sgd(
     me: Me,
     start: Tensor,
     *,
     epochs: int | None = None,
+    steps: int | None = None,
     lr: float | None = None,
     pull: Callable[[Tensor], Tensor] | None = None,
     loss: Loss | None = None,
     first_epoch: int = 0,
 ) -> Tensor:
-    """Local SGD from the row `start`; returns the trained row.
+    """Local SGD from the row `start`; returns the trained row. So many epochs, or so many steps (batches).
 
     `pull(w)` is the gradient of a regulariser at the flat parameters w, added to the loss gradient (a proximal term is
     `lambda w: mu * (w - centre)`). `loss(net, x, y)` stands in for cross entropy. Parameters that a surrounding
@@ -53,20 +65,19 @@ def sgd(
         raise ValueError("Every parameter is frozen: there is nothing to train.")
     parameters, views = [net.parameters[i] for i in moving], [net.views[i] for i in moving]
     velocity = [torch.zeros_like(v) for v in views] if training.momentum else []
-    for epoch in range(first_epoch, first_epoch + (training.epochs if epochs is None else epochs)):
-        for x, y in batches(me, epoch=epoch):
-            gradient = net.gradients(x, y, loss, parameters)
-            # Not in place: where a network adds two parameters, autograd gives both the same gradient tensor.
-            if pull is not None:  # into the gradient before momentum, or the minimum would be another one
-                extra = net.pieces(pull(net.trainable))
-                gradient = list(torch._foreach_add(gradient, [extra[i] for i in moving]))
-            if training.weight_decay:
-                gradient = list(torch._foreach_add(gradient, views, alpha=training.weight_decay))
-            if training.momentum:
-                torch._foreach_mul_(velocity, training.momentum)
-                torch._foreach_add_(velocity, gradient)
-                gradient = velocity
-            torch._foreach_add_(views, gradient, alpha=-step)
+    for x, y in stream(me, epochs=epochs, steps=steps, first_epoch=first_epoch):
+        gradient = net.gradients(x, y, loss, parameters)
+        # Not in place: where a network adds two parameters, autograd gives both the same gradient tensor.
+        if pull is not None:  # into the gradient before momentum, or the minimum would be another one
+            extra = net.pieces(pull(net.trainable))
+            gradient = list(torch._foreach_add(gradient, [extra[i] for i in moving]))
+        if training.weight_decay:
+            gradient = list(torch._foreach_add(gradient, views, alpha=training.weight_decay))
+        if training.momentum:
+            torch._foreach_mul_(velocity, training.momentum)
+            torch._foreach_add_(velocity, gradient)
+            gradient = velocity
+        torch._foreach_add_(views, gradient, alpha=-step)
     return net.row()
 
 

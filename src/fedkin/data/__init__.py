@@ -20,14 +20,15 @@ DATASETS: dict[str, Entry] = {
     "har": Entry("fedkin.data.har:load", "10,299 windows [9, 128] of 30 people's movement, 6 classes"),
 }
 
+# Small enough for a CPU; the larger networks of the papers are a flag away.
 DEFAULT_MODEL: dict[str, str] = {
     "digits": "mlp",
     "synthetic": "mlp",
-    "mnist": "cnn3",
-    "fashion-mnist": "cnn3",
-    "cifar10": "cnn6",
-    "cifar100": "cnn6",
-    "svhn": "cnn3",
+    "mnist": "lenet",
+    "fashion-mnist": "lenet",
+    "cifar10": "lenet",
+    "cifar100": "lenet",
+    "svhn": "lenet",
     "har": "har",
 }
 

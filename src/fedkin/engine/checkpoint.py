@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,4 +145,5 @@ def environment() -> dict[str, str]:
         "numpy": np.__version__,
         "scipy": scipy.__version__,
         "machine": f"{platform.system()} {platform.machine()}",
+        "command": shlex.join(sys.argv),
     }

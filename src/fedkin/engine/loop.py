@@ -8,27 +8,29 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.costs import Device, Tally, message_bytes, nbytes
+from fedkin.costs import Device
 from fedkin.engine.checkpoint import Checkpoint, environment, fingerprint
+from fedkin.engine.exchange import Desk, Engine, Exchanges, NoReplies, explain
+from fedkin.engine.options import FREE, Options, settled
 from fedkin.engine.pool import Pool
 from fedkin.engine.serial import Serial
-from fedkin.engine.work import ClientError, Job, Outcome, Task, client_seed
+from fedkin.engine.work import Job, Task
 from fedkin.federation import Federation
 from fedkin.history import History
 from fedkin.maths.cluster import rand_index
 from fedkin.models.build import Source, maker, resolve
 from fedkin.models.network import Network
-from fedkin.protocol import Message, Method, Replies, Reply, Server, State, Training, is_client_function
+from fedkin.protocol import Method, Server, State, Training
 from fedkin.store import write_json
 from fedkin.summary import summarise
 from fedkin.trackers import Tracker
@@ -37,81 +39,11 @@ MIXING_LIMIT = 400  # beyond so many clients the matrix of who learns from whom 
 
 
 @dataclass(frozen=True)
-class Options:
-    """How a run is carried out."""
-
-    rounds: int = 20
-    """Rounds of communication."""
-    participation: float = 1.0
-    """Share of the clients that take part in a round."""
-    seed: int = 0
-    """Seed of everything random: the same seed gives the same bits."""
-    evaluate_every: int = 10
-    """Measure all clients every so many rounds (0: only after the last); other rounds measure the participants."""
-    engine: Literal["pool", "serial"] = "pool"
-    """pool: worker processes. serial: one client after the other in this process, for debugging."""
-    workers: int = 0
-    """Worker processes; 0: one for each core. The results do not depend on it."""
-    time_limit: float = 0.0
-    """Seconds after which a client's answer is no longer waited for; 0: no limit."""
-    lost: float = 0.0
-    """Share of the replies that get lost on the way, at random."""
-    link_rate: float = 2e6
-    """Bits a second of a simulated client's link."""
-    device_rate: float = 1e10
-    """FLOPs a second of a simulated client."""
-    spread: float = 0.0
-    """How unlike the simulated clients' links and processors are (std of the logarithm)."""
-    arrive: dict[int, int] = field(default_factory=dict)
-    """Client and the first round in which it is there; the others are there from the start."""
-    leave: dict[int, int] = field(default_factory=dict)
-    """Client and the first round in which it is gone for ever."""
-    checkpoint_every: int = 5
-    """Rounds between checkpoints."""
-    save_models: bool = True
-    """Keep each client's final personal model."""
-
-    def __post_init__(self) -> None:
-        wrong = [
-            f"{name}={value} must {rule}"
-            for name, value, good, rule in (
-                ("rounds", self.rounds, self.rounds >= 1, "be at least 1"),
-                ("participation", self.participation, 0 < self.participation <= 1, "lie in (0, 1]"),
-                ("lost", self.lost, 0 <= self.lost < 1, "lie in [0, 1)"),
-                ("workers", self.workers, self.workers >= 0, "be at least 0"),
-                ("evaluate_every", self.evaluate_every, self.evaluate_every >= 0, "be at least 0"),
-                ("checkpoint_every", self.checkpoint_every, self.checkpoint_every >= 1, "be at least 1"),
-                ("link_rate", self.link_rate, self.link_rate > 0, "be above 0"),
-                ("device_rate", self.device_rate, self.device_rate > 0, "be above 0"),
-                ("seed", self.seed, self.seed >= 0, "be at least 0"),
-                ("engine", self.engine, self.engine in ("pool", "serial"), "be pool or serial"),
-            )
-            if not good
-        ]
-        if wrong:
-            raise ValueError("; ".join(wrong) + ".")
-
-
-# What may differ between a stopped run and the one that goes on with it: no number depends on these.
-_FREE = {"engine", "workers", "rounds", "checkpoint_every", "save_models"}
-
-
-@dataclass(frozen=True)
 class Result:
     summary: dict[str, Any]
     history: History
     state: State
     out: Path | None
-
-
-class Engine(Protocol):
-    def run(self, tasks: list[Task], message: Message) -> list[Outcome]: ...
-
-    def close(self) -> None: ...
-
-
-class NoReplies(Exception):
-    """Nobody answered an exchange: the round has no effect."""
 
 
 def run(
@@ -139,7 +71,7 @@ def run(
 
         label = label or method
         method = by_name(method)
-    options, training = _settings(options or Options(), training or Training(), settings)
+    options, training = settled(options or Options(), training or Training(), settings)
     source = resolve(model, federation.description.get("data", "own"))
     make = maker(source, federation.shape, federation.classes, options.seed, model_options or {})
     job = Job(method, federation, lambda: make(0), head, training, options.seed)
@@ -149,7 +81,7 @@ def run(
         "sees_test": method.sees_test,
         "federation": federation.description,
         "fingerprint": fingerprint(federation),
-        "model": {"name": source if isinstance(source, str) else type(source).__name__, **(model_options or {})},
+        "model": {"name": _name(source), **(model_options or {})},
         "training": asdict(training),
         "options": asdict(options),
         "environment": environment(),
@@ -158,7 +90,7 @@ def run(
         place = Path(out) if out is not None else Path(scratch)
         if fresh and out is not None:
             _clear(place)
-        book = Checkpoint.open(place, config, _FREE)
+        book = Checkpoint.open(place, config, FREE)
         loop = _Loop(job, options, config, book, make, trackers, keep=out is not None)
         try:
             return loop.run(Path(out) if out is not None else None)
@@ -182,7 +114,6 @@ class _Loop:
         self.trackers, self.keep = trackers, keep
         federation = job.federation
         net = Network(job.make(), federation.example, job.head)
-        self.layout = net.layout
         self.fed = Server(
             ids=torch.arange(len(federation)),
             n=federation.sizes,
@@ -195,13 +126,12 @@ class _Loop:
         )
         self.device = Device(options.link_rate, options.device_rate, options.spread, options.seed)
         self.history = History()
-        self.engine: Engine | None = None
-        self.answered = 0
-        self._mark = 0
+        self.desk: Desk | None = None
+        self._answered, self._mark = 0, 0
 
     def close(self) -> None:
-        if self.engine is not None:
-            self.engine.close()
+        if self.desk is not None:
+            self.desk.engine.close()
         self.history.close()
 
     def run(self, out: Path | None) -> Result:
@@ -217,7 +147,7 @@ class _Loop:
             state = method.init(self._present(1))
             self._write_partition()
         book.start(self.config)
-        self.engine = self._engine()
+        self.desk = Desk(self.job, options, self.fed, book, self.history, self._engine(), self.trackers)
         for tracker in self.trackers:
             tracker.start(self.config, done)
         for round in range(done + 1, options.rounds + 1):
@@ -274,12 +204,14 @@ class _Loop:
 
     def _round(self, state: State, round: int) -> State:
         method = self.job.method
-        clients = _Exchanges(self, round, method.select(state, self._present(round), round))
+        ids = method.select(state, self._present(round), round)
+        assert self.desk is not None
+        clients = Exchanges(self.desk, round, ids, measure=not self._scheduled(round))
         try:
             state = method.round(state, clients)
         except NoReplies:
             self.history.add(round, None, "lost_round", True)
-        tally = clients.tally
+        self._answered, tally = clients.answered, clients.tally
         for client in sorted(tally.down):
             self.history.add(round, client, "bytes_down", tally.down[client])
             self.history.add(round, client, "bytes_up", tally.up[client])
@@ -306,9 +238,11 @@ class _Loop:
             Task(round + 1, place, client, "", self.book.client(client), None, True, folder)
             for place, client in enumerate(ids.tolist())
         ]
-        assert self.engine is not None
+        assert self.desk is not None
         files = {}
-        for outcome in self.engine.run(tasks, self.job.method.send(state, ids)):
+        outcomes = self.desk.engine.run(tasks, self.job.method.send(state, ids))
+        explain(outcomes)
+        for outcome in outcomes:
             if outcome.error:
                 self.history.add(round, outcome.client, "unmeasured", outcome.error, "all")
             for metric, value in outcome.scores.items():
@@ -338,134 +272,16 @@ class _Loop:
 
     def _tell(self, round: int, seconds: float) -> None:
         scope = "all" if self._scheduled(round) or round == self.options.rounds else "round"
-        metrics: dict[str, float] = {"seconds": seconds, "clients": float(self.answered)}
+        metrics: dict[str, float] = {"seconds": seconds, "clients": float(self._answered)}
         news = self.history.rows[self._mark :]  # not the whole history: a round must not cost more the later it is
         for metric in ("personal", "received", "personal_loss"):
             if values := [row.value for row in news if row.metric == metric and row.scope == scope]:
                 metrics[metric] = sum(values) / len(values)
         if self.keep:
             with open(self.book.folder / "timing.jsonl", "a") as f:
-                f.write(json.dumps({"round": round, "seconds": round_to(seconds), "answers": self.answered}) + "\n")
+                f.write(json.dumps({"round": round, "seconds": _plain(seconds), "answers": self._answered}) + "\n")
         for tracker in self.trackers:
             tracker.round(round, metrics)
-
-
-class _Exchanges:
-    """The `Clients` of one round."""
-
-    def __init__(self, loop: _Loop, round: int, ids: Tensor) -> None:
-        if not len(ids):
-            raise ValueError(f"{type(loop.job.method).__name__}.select chose nobody in round {round}.")
-        self.ids = ids
-        self.tally = Tally()
-        self._loop, self._round, self._count = loop, round, 0
-        loop.answered = 0
-
-    def run(self, function: Callable[..., Reply], message: Message) -> Replies:
-        loop, book, round = self._loop, self._loop.book, self._round
-        name = function.__name__
-        if not is_client_function(loop.job.method, name):
-            raise ValueError(f"{name} is not marked as a client function: put @client_function above it.")
-        _check_message(message, len(self.ids))
-        self._count += 1
-        measure = name == "local" and not loop._scheduled(round)
-        asked = self.ids.tolist()
-        first = {client: place for place, client in reversed(list(enumerate(asked)))}  # a client may be asked twice
-        tasks = [
-            Task(round, place, client, name, book.client(client), book.next(client, round, self._count), measure)
-            for client, place in first.items()
-        ]
-        assert loop.engine is not None
-        outcomes = {o.client: o for o in loop.engine.run(tasks, message)}
-        self._account(outcomes, tasks, message)
-        good = self._good(outcomes, name)
-        loop.answered += len(good)
-        places = [place for place, client in enumerate(asked) if client in good]
-        if not places:
-            self._explain(outcomes)
-            raise NoReplies
-        ids = self.ids[places]
-        rows = [good[client].body for client in ids.tolist()]
-        body = tuple(_stacked([row[part] for row in rows]) for part in range(len(rows[0])))
-        seed = client_seed(loop.options.seed, round, 1 << 40) + self._count
-        return Replies(ids, loop.fed.n[ids], body, torch.tensor(places), seed)
-
-    def _account(self, outcomes: dict[int, Outcome], tasks: list[Task], message: Message) -> None:
-        loop = self._loop
-        for task in tasks:
-            outcome = outcomes[task.client]
-            up = nbytes(outcome.body)
-            self.tally.add(task.client, down=message_bytes(message, task.position), up=up, flops=outcome.flops)
-            if outcome.has_state and not outcome.error and task.new_state is not None:
-                loop.book.commit(task.client, task.new_state)
-            for metric, value in outcome.scores.items():
-                loop.history.add(self._round, task.client, metric, value, "round")
-
-    def _good(self, outcomes: dict[int, Outcome], name: str) -> dict[int, Outcome]:
-        """Those that answered as they should; the others are named in the history."""
-        loop = self._loop
-        shapes = Counter(_shape(o) for o in outcomes.values() if not o.error)
-        usual = shapes.most_common(1)[0][0] if shapes else None
-        ragged = getattr(getattr(type(loop.job.method), name), "__ragged__", False)
-        good = {}
-        for client, outcome in sorted(outcomes.items()):
-            error = outcome.error
-            if not error and not ragged and _shape(outcome) != usual:
-                error = f"replied {_shape(outcome)} where the others replied {usual}"
-            if not error and self._gets_lost(client):
-                error = "lost on the way"
-            if error:
-                loop.history.add(self._round, client, "dropped", error)
-                for tracker in loop.trackers:
-                    tracker.warn(f"client {client} dropped: {error}")
-            else:
-                good[client] = outcome
-        return good
-
-    def _gets_lost(self, client: int) -> bool:
-        loop = self._loop
-        if not loop.options.lost:
-            return False
-        return bool(loop.fed.rng(self._round, 0x105, client, self._count).random() < loop.options.lost)
-
-    def _explain(self, outcomes: dict[int, Outcome]) -> None:
-        """A round in which every client failed by itself is a fault of the method or its settings, not bad luck."""
-        failed = [o for o in outcomes.values() if o.error]
-        if len(failed) == len(outcomes):
-            raise ClientError(
-                f"All {len(failed)} clients failed. The first: {failed[0].error}\n\n{failed[0].trace}"
-                "Run with --engine serial to stop at the first error, or lower --lr if the values are not finite."
-            )
-
-
-def _shape(outcome: Outcome) -> tuple[tuple[tuple[int, ...], str], ...]:
-    return tuple((tuple(a.shape), str(a.dtype).removeprefix("torch.")) for a in outcome.body)
-
-
-def _stacked(rows: list[Tensor]) -> Tensor | list[Tensor]:
-    if all(row.shape == rows[0].shape for row in rows):
-        return torch.stack(rows)
-    return rows
-
-
-def _check_message(message: Message, count: int) -> None:
-    for part in message.own:
-        if len(part) != count:
-            raise ValueError(f"send made {len(part)} rows of `own` for {count} clients: one for each is needed.")
-
-
-def _settings(options: Options, training: Training, settings: dict[str, Any]) -> tuple[Options, Training]:
-    known = {f.name for f in fields(Options)}, {f.name for f in fields(Training)}
-    unknown = [name for name in settings if name not in known[0] | known[1]]
-    if unknown:
-        raise ValueError(
-            f"run() knows no setting {', '.join(unknown)}; it knows {', '.join(sorted(known[0] | known[1]))}."
-        )
-    options = replace(options, **{k: v for k, v in settings.items() if k in known[0]})
-    training = replace(training, **{k: v for k, v in settings.items() if k in known[1]})
-    if training.lr <= 0 or training.epochs < 1 or training.batch_size < 1 or not 0 <= training.momentum < 1:
-        raise ValueError(f"{training}: lr must be above 0, epochs and batch_size at least 1, momentum in [0, 1).")
-    return options, training
 
 
 def _row(module: torch.nn.Module, like: Network) -> Tensor:
@@ -473,26 +289,27 @@ def _row(module: torch.nn.Module, like: Network) -> Tensor:
     return like.layout.flatten({k: v.detach() for k, v in tensors.items()})
 
 
+def _name(source: Source) -> str:
+    return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
+
+
 def _plain(value: Any) -> Any:
-    """For JSON: plain numbers and lists, of six digits."""
+    """For JSON: plain numbers and lists, of six digits; what is not finite becomes null."""
     if isinstance(value, Tensor):
         value = value.detach().numpy()
     if isinstance(value, np.ndarray):
-        if not np.issubdtype(value.dtype, np.floating):
-            return value.tolist()
-        with np.errstate(all="ignore"):
+        if not np.issubdtype(value.dtype, np.floating) or not np.isfinite(value).all():
+            return _plain(value.tolist())
+        with np.errstate(divide="ignore"):
             digits = 10.0 ** (5 - np.floor(np.log10(np.abs(value.astype(float)))))
-            rounded = np.round(value * digits) / digits
-        return np.where(np.isfinite(rounded), rounded, np.where(value == 0, 0.0, value)).tolist()
+        return np.where(value == 0, 0.0, np.round(value * np.where(value == 0, 1, digits)) / digits).tolist()
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def round_to(seconds: float) -> float:
-    return float(f"{seconds:.4g}")
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if isfinite(value) else None
+    return value
 
 
 def _clear(place: Path) -> None:

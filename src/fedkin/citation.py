@@ -1,0 +1,153 @@
+"""BibTeX of what was used: fedkin, and the paper of each method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+FEDKIN = """@software{fedkin,
+  title = {fedkin: personalised federated learning},
+  author = {{The fedkin developers}},
+  year = {2026}
+}"""
+
+# By the name of the method; a variant (fedavg-ft, …) has its own line only where it has its own paper.
+BIBTEX: dict[str, str] = {
+    "fedavg": """@inproceedings{mcmahan2017communication,
+  title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
+  author = {McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and {Ag{\\"u}era y Arcas}, Blaise},
+  booktitle = {International Conference on Artificial Intelligence and Statistics (AISTATS)},
+  year = {2017}
+}""",
+    "fedprox": """@inproceedings{li2020federated,
+  title = {Federated Optimization in Heterogeneous Networks},
+  author = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet and Smith, Virginia},
+  booktitle = {Conference on Machine Learning and Systems (MLSys)},
+  year = {2020}
+}""",
+    "fedamp": """@inproceedings{huang2021personalized,
+  title = {Personalized Cross-Silo Federated Learning on Non-{IID} Data},
+  author = {Huang, Yutao and Chu, Lingyang and Zhou, Zirui and Wang, Lanjun and Liu, Jiangchuan and Pei, Jian and Zhang, Yong},
+  booktitle = {AAAI Conference on Artificial Intelligence},
+  year = {2021}
+}""",
+    "heurfedamp": """@inproceedings{huang2021personalized,
+  title = {Personalized Cross-Silo Federated Learning on Non-{IID} Data},
+  author = {Huang, Yutao and Chu, Lingyang and Zhou, Zirui and Wang, Lanjun and Liu, Jiangchuan and Pei, Jian and Zhang, Yong},
+  booktitle = {AAAI Conference on Artificial Intelligence},
+  year = {2021}
+}""",
+    "perfedavg": """@inproceedings{fallah2020personalized,
+  title = {Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},
+  author = {Fallah, Alireza and Mokhtari, Aryan and Ozdaglar, Asuman},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+  year = {2020}
+}""",
+    "scaffold": """@inproceedings{karimireddy2020scaffold,
+  title = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
+  author = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank J. and Stich, Sebastian U. and Suresh, Ananda Theertha},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2020}
+}""",
+    "ifca": """@inproceedings{ghosh2020efficient,
+  title = {An Efficient Framework for Clustered Federated Learning},
+  author = {Ghosh, Avishek and Chung, Jichan and Yin, Dong and Ramchandran, Kannan},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+  year = {2020}
+}""",
+    "fednova": """@inproceedings{wang2020tackling,
+  title = {Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization},
+  author = {Wang, Jianyu and Liu, Qinghua and Liang, Hao and Joshi, Gauri and Poor, H. Vincent},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+  year = {2020}
+}""",
+    "pfedme": """@inproceedings{dinh2020personalized,
+  title = {Personalized Federated Learning with Moreau Envelopes},
+  author = {{T. Dinh}, Canh and Tran, Nguyen H. and Nguyen, Tuan Dung},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+  year = {2020}
+}""",
+    "cfl": """@article{sattler2021clustered,
+  title = {Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy Constraints},
+  author = {Sattler, Felix and M{\\"u}ller, Klaus-Robert and Samek, Wojciech},
+  journal = {IEEE Transactions on Neural Networks and Learning Systems},
+  year = {2021}
+}""",
+    "moon": """@inproceedings{li2021model,
+  title = {Model-Contrastive Federated Learning},
+  author = {Li, Qinbin and He, Bingsheng and Song, Dawn},
+  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
+  year = {2021}
+}""",
+    "fedbn": """@inproceedings{li2021fedbn,
+  title = {{FedBN}: Federated Learning on Non-{IID} Features via Local Batch Normalization},
+  author = {Li, Xiaoxiao and Jiang, Meirui and Zhang, Xiaofei and Kamp, Michael and Dou, Qi},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year = {2021}
+}""",
+    "fedsem": """@misc{xie2020multi,
+  title = {Multi-Center Federated Learning},
+  author = {Xie, Ming and Long, Guodong and Shen, Tao and Zhou, Tianyi and Wang, Xianzhi and Jiang, Jing and Zhang, Chengqi},
+  year = {2020},
+  eprint = {2005.01026},
+  archivePrefix = {arXiv}
+}""",
+    "fedrod": """@inproceedings{chen2022bridging,
+  title = {On Bridging Generic and Personalized Federated Learning for Image Classification},
+  author = {Chen, Hong-You and Chao, Wei-Lun},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year = {2022}
+}""",
+    "sfl": """@inproceedings{chen2022personalized,
+  title = {Personalized Federated Learning With a Graph},
+  author = {Chen, Fengwen and Long, Guodong and Wu, Zonghan and Zhou, Tianyi and Jiang, Jing},
+  booktitle = {International Joint Conference on Artificial Intelligence (IJCAI)},
+  year = {2022}
+}""",
+    "knnper": """@inproceedings{marfoq2022personalized,
+  title = {Personalized Federated Learning through Local Memorization},
+  author = {Marfoq, Othmane and Neglia, Giovanni and Vidal, Richard and Kameni, Laetitia},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2022}
+}""",
+    "fedah": """@misc{zhou2024fedah,
+  title = {{FedAH}: Aggregated Head for Personalized Federated Learning},
+  author = {Zhou, Pengzhan and He, Yuepeng and Zhai, Yijun and Gao, Kaixin and Chen, Chao and Qin, Zhida and Zhang, Chong and Guo, Songtao},
+  note = {arXiv:2412.01295},
+  year = {2024}
+}""",
+    "clusterfl": """@inproceedings{ouyang2021clusterfl,
+  title = {{ClusterFL}: A Similarity-Aware Federated Learning System for Human Activity Recognition},
+  author = {Ouyang, Xiaomin and Xie, Zhiyuan and Zhou, Jiayu and Huang, Jianwei and Xing, Guoliang},
+  booktitle = {International Conference on Mobile Systems, Applications, and Services (MobiSys)},
+  year = {2021}
+}""",
+    "pfedbayes": """@inproceedings{zhang2022personalized,
+  title = {Personalized Federated Learning via Variational {B}ayesian Inference},
+  author = {Zhang, Xu and Li, Yinchuan and Li, Wenpeng and Guo, Kaiyang and Shao, Yunfeng},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2022}
+}""",
+    "pfedhn": """@inproceedings{shamsian2021personalized,
+  title = {Personalized Federated Learning using Hypernetworks},
+  author = {Shamsian, Aviv and Navon, Aviv and Fetaya, Ethan and Chechik, Gal},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2021}
+}""",
+    "clustered-sampling": """@inproceedings{fraboni2021clustered,
+  title = {Clustered Sampling: Low-Variance and Improved Representativity for Clients Selection in Federated Learning},
+  author = {Fraboni, Yann and Vidal, Richard and Kameni, Laetitia and Lorenzi, Marco},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2021}
+}""",
+}  # fmt: skip
+
+
+def citation(methods: Iterable[str]) -> str:
+    """The entries for these methods, each once; a variant cites the paper of its method."""
+    found = [FEDKIN]
+    for name in methods:
+        base = name.split(",")[0]
+        entry = BIBTEX.get(base) or BIBTEX.get(base.rsplit("-", 1)[0])
+        if entry is not None and entry not in found:
+            found.append(entry)
+    return "\n\n".join(found) + "\n"
