@@ -26,13 +26,15 @@ BIBTEX: dict[str, str] = {
 }""",
     "fedamp": """@inproceedings{huang2021personalized,
   title = {Personalized Cross-Silo Federated Learning on Non-{IID} Data},
-  author = {Huang, Yutao and Chu, Lingyang and Zhou, Zirui and Wang, Lanjun and Liu, Jiangchuan and Pei, Jian and Zhang, Yong},
+  author = {Huang, Yutao and Chu, Lingyang and Zhou, Zirui and Wang, Lanjun and Liu, Jiangchuan
+            and Pei, Jian and Zhang, Yong},
   booktitle = {AAAI Conference on Artificial Intelligence},
   year = {2021}
 }""",
     "heurfedamp": """@inproceedings{huang2021personalized,
   title = {Personalized Cross-Silo Federated Learning on Non-{IID} Data},
-  author = {Huang, Yutao and Chu, Lingyang and Zhou, Zirui and Wang, Lanjun and Liu, Jiangchuan and Pei, Jian and Zhang, Yong},
+  author = {Huang, Yutao and Chu, Lingyang and Zhou, Zirui and Wang, Lanjun and Liu, Jiangchuan
+            and Pei, Jian and Zhang, Yong},
   booktitle = {AAAI Conference on Artificial Intelligence},
   year = {2021}
 }""",
@@ -86,7 +88,8 @@ BIBTEX: dict[str, str] = {
 }""",
     "fedsem": """@misc{xie2020multi,
   title = {Multi-Center Federated Learning},
-  author = {Xie, Ming and Long, Guodong and Shen, Tao and Zhou, Tianyi and Wang, Xianzhi and Jiang, Jing and Zhang, Chengqi},
+  author = {Xie, Ming and Long, Guodong and Shen, Tao and Zhou, Tianyi and Wang, Xianzhi and Jiang, Jing
+            and Zhang, Chengqi},
   year = {2020},
   eprint = {2005.01026},
   archivePrefix = {arXiv}
@@ -111,7 +114,8 @@ BIBTEX: dict[str, str] = {
 }""",
     "fedah": """@misc{zhou2024fedah,
   title = {{FedAH}: Aggregated Head for Personalized Federated Learning},
-  author = {Zhou, Pengzhan and He, Yuepeng and Zhai, Yijun and Gao, Kaixin and Chen, Chao and Qin, Zhida and Zhang, Chong and Guo, Songtao},
+  author = {Zhou, Pengzhan and He, Yuepeng and Zhai, Yijun and Gao, Kaixin and Chen, Chao and
+            Qin, Zhida and Zhang, Chong and Guo, Songtao},
   note = {arXiv:2412.01295},
   year = {2024}
 }""",
@@ -138,6 +142,77 @@ BIBTEX: dict[str, str] = {
   author = {Fraboni, Yann and Vidal, Richard and Kameni, Laetitia and Lorenzi, Marco},
   booktitle = {International Conference on Machine Learning (ICML)},
   year = {2021}
+}""",
+    "ditto": """@inproceedings{li2021ditto,
+  title = {Ditto: Fair and Robust Federated Learning Through Personalization},
+  author = {Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2021}
+}""",
+    "apfl": """@misc{deng2020adaptive,
+  title = {Adaptive Personalized Federated Learning},
+  author = {Deng, Yuyang and Kamani, Mohammad Mahdi and Mahdavi, Mehrdad},
+  note = {arXiv:2003.13461},
+  year = {2020}
+}""",
+    "pfedgraph": """@inproceedings{ye2023personalized,
+  title = {Personalized Federated Learning with Inferred Collaboration Graphs},
+  author = {Ye, Rui and Ni, Zhenyang and Wu, Fangzhao and Chen, Siheng and Wang, Yanfeng},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2023}
+}""",
+    "fedfomo": """@inproceedings{zhang2021personalized,
+  title = {Personalized Federated Learning with First Order Model Optimization},
+  author = {Zhang, Michael and Sapra, Karan and Fidler, Sanja and Yeung, Serena and Alvarez, Jose M.},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year = {2021}
+}""",
+    "fedrep": """@inproceedings{collins2021exploiting,
+  title = {Exploiting Shared Representations for Personalized Federated Learning},
+  author = {Collins, Liam and Hassani, Hamed and Mokhtari, Aryan and Shakkottai, Sanjay},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2021}
+}""",
+    "fedper": """@misc{arivazhagan2019federated,
+  title = {Federated Learning with Personalization Layers},
+  author = {Arivazhagan, Manoj Ghuhan and Aggarwal, Vinay and Singh, Aaditya Kumar and Choudhary, Sunav},
+  note = {arXiv:1912.00818},
+  year = {2019}
+}""",
+    "fedala": """@inproceedings{zhang2023fedala,
+  title = {{FedALA}: Adaptive Local Aggregation for Personalized Federated Learning},
+  author = {Zhang, Jianqing and Hua, Yang and Wang, Hao and Song, Tao and Xue, Zhengui and Ma, Ruhui and Guan, Haibing},
+  booktitle = {AAAI Conference on Artificial Intelligence},
+  year = {2023}
+}""",
+    "fedaghn": """@misc{song2025fedaghn,
+  title = {{FedAGHN}: Personalized Federated Learning with Attentive Graph {HyperNetworks}},
+  author = {Song, Jiarui and Shen, Yunheng and Hou, Chengbin and Wang, Pengyu and Wang, Jinbao and Tang, Ke
+            and Lv, Hairong},
+  year = {2025},
+  eprint = {2501.16379},
+  archivePrefix = {arXiv}
+}""",
+    "lg-fedavg": """@misc{liang2020think,
+  title = {Think Locally, Act Globally: Federated Learning with Local and Global Representations},
+  author = {Liang, Paul Pu and Liu, Terrance and Liu, Ziyin and Allen, Nicholas B. and
+            Auerbach, Randy P. and Brent, David and Salakhutdinov, Ruslan and Morency, Louis-Philippe},
+  note = {arXiv:2001.01523},
+  year = {2020}
+}""",
+    "fedbabu": """@inproceedings{oh2022fedbabu,
+  title = {{FedBABU}: Toward Enhanced Representation for Federated Image Classification},
+  author = {Oh, Jaehoon and Kim, Sangmook and Yun, Se-Young},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year = {2022}
+}""",
+    "fedgroup": """@misc{duan2020fedgroup,
+  title = {{FedGroup}: Efficient Clustered Federated Learning via Decomposed Data-Driven Measure},
+  author = {Duan, Moming and Liu, Duo and Ji, Xinyuan and Liu, Renping and Liang, Liang and Chen, Xianzhang
+            and Tan, Yujuan},
+  year = {2020},
+  eprint = {2010.06870},
+  archivePrefix = {arXiv}
 }""",
 }  # fmt: skip
 

@@ -256,7 +256,7 @@ def _scores(result: Result, metric: str, round: int) -> dict[int, Any]:
 
 def _finite(result: Result) -> None:
     values = [row.value for row in result.history.select("personal_loss", scope="all")]
-    if not values or not all(value == value and abs(value) < 1e6 for value in values):
+    if not values or not all(value is not None and abs(value) < 1e6 for value in values):
         raise Broken("the personal models' losses are not finite")
     if broken := [row.value for row in result.history.select("unmeasured")]:
         raise Broken(broken[0])

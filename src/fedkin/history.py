@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ class History:
             self._file.seek(keep)
 
     def add(self, round: int, client: int | None, metric: str, value: Any, scope: str = "") -> None:
+        if isinstance(value, float) and not isfinite(value):
+            value = None  # JSON knows no NaN, and other readers of the file would stumble over it
         row = Row(round, client, metric, value, scope)
         self.rows.append(row)
         if self._file is not None:

@@ -70,7 +70,8 @@ def test_flags_reach_method_partition_data_and_model(capsys, tmp_path):
     assert config["method"]["sampling"] == "size"
     assert config["federation"]["data_options"]["groups"] == 2
     assert config["federation"]["partition_options"]["alpha"] == 3
-    assert config["model"] == {"name": "fcnn1", "width": 0.1}
+    assert config["model"]["name"] == "fcnn1"
+    assert config["model"]["width"] == 0.1
     assert config["training"]["lr"] == 0.2
     assert config["training"]["momentum"] == 0.9
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,20 @@ def test_another_run_in_the_folder_is_refused_and_kept(fed, tmp_path):
     with pytest.raises(ValueError, match="fingerprint"):
         fedkin.run("fedavg", other, rounds=2, out=tmp_path)
     assert files(tmp_path) == before
+
+
+def test_another_start_or_other_data_is_another_run(fed, tmp_path):
+    from torch import nn
+
+    first, second = (nn.Sequential(nn.Flatten(), nn.Linear(64, 10)) for _ in range(2))
+    fedkin.run("fedavg", fed, model=first, rounds=1, out=tmp_path)
+    with pytest.raises(ValueError, match=r"model\.start"):
+        fedkin.run("fedavg", fed, model=second, rounds=1, out=tmp_path)
+    x = fed.arrays.x.copy()
+    x[1] += 1
+    other = replace(fed, arrays=replace(fed.arrays, x=x))
+    with pytest.raises(ValueError, match="fingerprint"):
+        fedkin.run("fedavg", other, model=first, rounds=1, out=tmp_path)
 
 
 def test_stopped_between_the_last_checkpoint_and_the_end(fed, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -81,7 +82,7 @@ def run(
         "sees_test": method.sees_test,
         "federation": federation.description,
         "fingerprint": fingerprint(federation),
-        "model": {"name": _name(source), **(model_options or {})},
+        "model": {"name": _name(source), "head": head, "start": _hash(make(0)), **(model_options or {})},
         "training": asdict(training),
         "options": asdict(options),
         "environment": environment(),
@@ -275,7 +276,7 @@ class _Loop:
         metrics: dict[str, float] = {"seconds": seconds, "clients": float(self._answered)}
         news = self.history.rows[self._mark :]  # not the whole history: a round must not cost more the later it is
         for metric in ("personal", "received", "personal_loss"):
-            if values := [row.value for row in news if row.metric == metric and row.scope == scope]:
+            if values := [r.value for r in news if r.metric == metric and r.scope == scope and r.value is not None]:
                 metrics[metric] = sum(values) / len(values)
         if self.keep:
             with open(self.book.folder / "timing.jsonl", "a") as f:
@@ -287,6 +288,14 @@ class _Loop:
 def _row(module: torch.nn.Module, like: Network) -> Tensor:
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     return like.layout.flatten({k: v.detach() for k, v in tensors.items()})
+
+
+def _hash(module: torch.nn.Module) -> str:
+    """Of the initial model: a run does not go on with another one of the same name."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, value in module.state_dict().items():
+        digest.update(name.encode() + value.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _name(source: Source) -> str:

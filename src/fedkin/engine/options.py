@@ -55,6 +55,8 @@ class Options:
                 ("checkpoint_every", self.checkpoint_every, self.checkpoint_every >= 1, "be at least 1"),
                 ("link_rate", self.link_rate, self.link_rate > 0, "be above 0"),
                 ("device_rate", self.device_rate, self.device_rate > 0, "be above 0"),
+                ("spread", self.spread, self.spread >= 0, "be at least 0"),
+                ("time_limit", self.time_limit, self.time_limit >= 0, "be at least 0"),
                 ("seed", self.seed, self.seed >= 0, "be at least 0"),
                 ("engine", self.engine, self.engine in ("pool", "serial"), "be pool or serial"),
             )
@@ -77,6 +79,10 @@ def settled(options: Options, training: Training, settings: dict[str, Any]) -> t
         )
     options = replace(options, **{k: v for k, v in settings.items() if k in known[0]})
     training = replace(training, **{k: v for k, v in settings.items() if k in known[1]})
-    if training.lr <= 0 or training.epochs < 1 or training.batch_size < 1 or not 0 <= training.momentum < 1:
-        raise ValueError(f"{training}: lr must be above 0, epochs and batch_size at least 1, momentum in [0, 1).")
+    counts = training.epochs >= 1 and training.batch_size >= 1
+    if not (training.lr > 0 and counts and 0 <= training.momentum < 1 and training.weight_decay >= 0):
+        raise ValueError(
+            f"{training}: lr must be above 0, epochs and batch_size at least 1, momentum in [0, 1), weight_decay at "
+            "least 0."
+        )
     return options, training

@@ -9,12 +9,14 @@ import numpy as np
 
 def rand_index(truth: Sequence[int], found: Sequence[int]) -> float:
     """Share of pairs that both clusterings treat alike: together in both, or apart in both."""
+    n = len(truth)
+    if n != len(found):
+        raise ValueError(f"Two clusterings of the same things: one has {n}, the other {len(found)}.")
+    if n < 2:
+        return 1.0
     a, b = np.unique(truth, return_inverse=True)[1], np.unique(found, return_inverse=True)[1]
     table = np.zeros((a.max() + 1, b.max() + 1))
     np.add.at(table, (a, b), 1)
-    n = len(a)
-    if n < 2:
-        return 1.0
     pairs = n * (n - 1) / 2
     both = (table * (table - 1)).sum() / 2
     in_a = (table.sum(1) * (table.sum(1) - 1)).sum() / 2

@@ -1,0 +1,65 @@
+"""What many tests use. Real data is read from FEDKIN_DATA where it is; nothing is ever downloaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from fedkin.federation import Federation, federate
+from fedkin.models.network import Network, build
+from fedkin.protocol import Me, Training
+
+settings.register_profile(
+    "fedkin",
+    deadline=None,
+    derandomize=True,  # a test fails because of a change, not because of the day
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("fedkin")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """The cores are shared, and the numbers must not depend on how many there are."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def digits() -> Federation:
+    return federate("digits", partition="dirichlet", clients=6, alpha=0.5, seed=1)
+
+
+@pytest.fixture
+def make_me(digits: Federation) -> Callable[..., Me]:
+    """A client of the digits federation with a network of its own: make_me(module=..., momentum=0.9)."""
+
+    def make(client: int = 0, *, module: torch.nn.Module | None = None, seed: int = 7, **training: Any) -> Me:
+        from fedkin.models.mlp import mlp
+
+        module = module or build(lambda: mlp(digits.shape, digits.classes), 3)
+        return Me({}, digits.data(client), seed, Network(module, digits.example), Training(**training))
+
+    return make
+
+
+@pytest.fixture
+def real_data() -> Callable[[str], Path]:
+    """`real_data("mnist/train-labels-idx1-ubyte.gz")`: the folder of real data, or the test is skipped."""
+
+    def folder(*files: str) -> Path:
+        if not os.environ.get("FEDKIN_DATA"):
+            pytest.skip("FEDKIN_DATA is not set: it names the folder of the real data")
+        place = Path(os.environ["FEDKIN_DATA"])
+        absent = [name for name in files if not (place / name).exists()]
+        if absent:
+            pytest.skip(f"{place} has no {', '.join(absent)}")
+        return place
+
+    return folder
