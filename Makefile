@@ -14,7 +14,7 @@ demo: $(READY)
 	$(BIN)/fedkin demo
 
 test: $(READY) check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff check .

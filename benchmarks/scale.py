@@ -60,7 +60,8 @@ def measure(clients: int, method: str) -> None:
     stop.set()
     rounds = sorted(watch.seconds[1:-1])
     print(
-        f"{method:8} {clients:6} clients: made in {made:5.1f} s; a round of 50: {1000 * rounds[len(rounds) // 2]:6.1f} ms; "
+        f"{method:8} {clients:6} clients: made in {made:5.1f} s; a round of 50: "
+        f"{1000 * rounds[len(rounds) // 2]:6.1f} ms; "
         f"last round with all clients measured: {watch.seconds[-1]:5.1f} s; peak memory {peak / 1e9:.2f} GB"
     )
 

@@ -392,7 +392,7 @@ def demo(words: list[str]) -> int:
     return compare([*DEMO, *flags.split(), "--out", out])
 
 
-DEMO = ["local", "fedavg", "fedavg-ft", "fedprox"]
+DEMO = ["local", "fedavg", "fedavg-ft", "fedcedar", "pflic", "pfedgat-v2", "dcpfl"]
 
 
 def listing(words: list[str]) -> int:

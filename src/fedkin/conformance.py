@@ -15,13 +15,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.cli import Setting
 from fedkin.engine.loop import Result, run
+from fedkin.engine.options import Options
 from fedkin.federation import Federation, federate
 from fedkin.methods import method as by_name
-from fedkin.protocol import Method
+from fedkin.protocol import Method, Training
 from fedkin.store import equal, load_state, save_state
 
 ROUNDS = 4
@@ -52,8 +55,13 @@ class Broken(Exception):
 
 @cache
 def federation() -> Federation:
-    """Eight clients of unlike sizes and labels."""
-    return federate("digits", partition="dirichlet", clients=8, alpha=0.5, minimum=20, samples_per_client=60, seed=1)
+    """Eight small clients of unlike sizes and labels."""
+    made = federate("digits", partition="dirichlet", clients=8, alpha=0.5, minimum=20, samples_per_client=60, seed=1)
+    splits = [
+        replace(s, train=s.train[np.linspace(0, len(s.train) - 1, 42 - 4 * i).astype(int)])
+        for i, s in enumerate(made.splits)
+    ]
+    return replace(made, splits=tuple(splits))
 
 
 def verify(name: str | Method) -> Iterator[Outcome]:
@@ -85,6 +93,9 @@ def _plain(method: Method) -> Result:
 def is_frozen(method: Method) -> None:
     if not is_dataclass(method) or not type(method).__dataclass_params__.frozen:
         raise Broken("put @dataclass(frozen=True) above the class: its fields are the hyper-parameters.")
+    taken = {f.name for kind in (Options, Training, Setting) for f in fields(kind)}
+    if clash := sorted(taken & {f.name for f in fields(method)}):
+        raise Broken(f"{', '.join(clash)} is a flag of every run: name the field otherwise (server_{clash[0]}, …).")
 
 
 def engines_agree(method: Method) -> None:

@@ -48,7 +48,8 @@ def save_state(path: Path, state: State, *, durable: bool = False) -> None:
 def load_state(path: Path) -> State:
     with safe_open(path, framework="pt") as f:
         tree = json.loads(f.metadata()["state"])
-        state = _unpack(tree, {name: f.get_tensor(name) for name in f.keys()})  # noqa: SIM118
+        # Copies: in the file arrays lie at odd addresses, from where products of matrices round otherwise.
+        state = _unpack(tree, {name: f.get_tensor(name).clone() for name in f.keys()})  # noqa: SIM118
     assert isinstance(state, dict)
     return state
 

@@ -29,7 +29,7 @@ def test_help_and_lists_are_quick(words):
         done = subprocess.run([sys.executable, "-m", "fedkin", *words], capture_output=True, text=True, check=True)
         best = min(best, time.perf_counter() - begin)
     assert done.stdout
-    assert best < 1.5, "nothing heavy may be imported for this"  # under a second on a quiet machine
+    assert best < 2.5, "nothing heavy may be imported for this"  # 0.1 to 0.4 s on a quiet machine
 
 
 def test_torch_is_not_imported_for_help():

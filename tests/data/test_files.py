@@ -184,7 +184,9 @@ class TestReadIdx:
 
 
 @pytest.mark.parametrize(
-    "content", [b"not gzip", gzip.compress(idx(TestReadIdx.ARRAY))[:-12], b"\x1f\x8b\x08\0" + b"x" * 30]
+    "content",
+    [b"not gzip", gzip.compress(idx(TestReadIdx.ARRAY))[:-12], b"\x1f\x8b\x08\0" + b"x" * 30],
+    ids=["no gzip", "cut short", "garbage"],
 )
 def test_a_broken_gzip_is_named(content, tmp_path):
     path = tmp_path / "file.gz"

@@ -31,6 +31,8 @@ class FedAvg(Method):
     fine_tune_epochs: int = 0
     """Epochs of that; 0: as many as in a round."""
 
+    matters = {"fine_tune_epochs": {"fine_tune": True}}
+
     def init(self, fed: Server) -> State:
         # before anybody answered, the model is nobody's: all alike
         return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}

@@ -1,0 +1,113 @@
+"""k-means on models without touching them twice: all it needs is the matrix of their inner products."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BLOCK = 1 << 19  # numbers turned to float64 at a time: 4 MiB, whatever the size of the models
+ROUNDING = float(np.finfo(np.float32).eps) ** 2  # squared distances below this share of a model's square are rounding
+MOST_STEPS = 300  # as in scikit-learn; a handful is usual
+# numpy's linear algebra on one thread: its threads wait for each other in a busy loop, which took 5 to 40 times as long
+# on cores that others use too; and so the bits do not depend on the number of cores
+_BLAS = ThreadpoolController()
+
+
+class Clustering(NamedTuple):
+    labels: Ints
+    """The cluster of each row, numbered in order of first appearance."""
+    inertia: float
+    """Sum of squared distances to the own centre."""
+
+
+def gram(rows: Tensor, minus: Tensor | None = None, of: Tensor | None = None) -> Floats:
+    """Inner products of all pairs of float32 rows [B, d], or of the rows of `rows - minus[of]`, summed in float64.
+
+    Works on a few columns at a time, so that neither a float64 copy of the rows nor their difference ever exists whole.
+    """
+    x = rows.detach().numpy()
+    start = None if minus is None else minus.detach().numpy()
+    places = slice(None) if of is None else of.numpy()
+    count, width = x.shape
+    out = np.zeros((count, count))
+    step = max(1, BLOCK // count)
+    with _BLAS.limit(limits=1, user_api="blas"):
+        for at in range(0, width, step):
+            block = x[:, at : at + step].astype(np.float64)
+            if start is not None:
+                block -= start[:, at : at + step][places]
+            out += block @ block.T  # numpy sees the symmetry and does half the work
+    return out
+
+
+def squared_distances(products: Floats) -> Floats:
+    """Between all pairs of rows, from their inner products. Rows that differ by no more than float32 rounding are 0
+    apart: they are the same model."""
+    square = np.diag(products)
+    apart = square[:, None] + square - 2 * products
+    apart[apart <= ROUNDING * np.maximum(square[:, None], square)] = 0
+    np.fill_diagonal(apart, 0)
+    return apart
+
+
+def membership(labels: Ints) -> Floats:
+    """The matrix [K, B] that averages rows into the centres of their clusters, each member alike."""
+    inside = (np.arange(int(labels.max()) + 1)[:, None] == labels).astype(np.float64)
+    out: Floats = inside / inside.sum(1, keepdims=True)
+    return out
+
+
+def kmeans(products: Floats, clusters: int, *, restarts: int, rng: np.random.Generator) -> Clustering:
+    """k-means with Euclidean distance on rows of which only the inner products are given: k-means++ starts, Lloyd's
+    steps, the best of `restarts` tries. With fewer distinct rows than `clusters` there are that many clusters."""
+    apart = squared_distances(products)
+    with _BLAS.limit(limits=1, user_api="blas"):
+        tries = [lloyd(apart, spread_out(apart, clusters, rng)) for _ in range(restarts)]
+    return min(tries, key=lambda found: found.inertia)
+
+
+def spread_out(apart: Floats, clusters: int, rng: np.random.Generator) -> list[int]:
+    """k-means++: rows to start from, each drawn by its squared distance to the nearest one drawn before."""
+    drawn = [int(rng.integers(len(apart)))]
+    nearest = apart[drawn[0]].copy()
+    while len(drawn) < clusters and (total := nearest.sum()) > 0:
+        drawn.append(int(rng.choice(len(apart), p=nearest / total)))
+        nearest = np.minimum(nearest, apart[drawn[-1]])
+    return drawn
+
+
+def lloyd(apart: Floats, start: list[int]) -> Clustering:
+    """Lloyd's steps from centres at the rows `start`, until no row changes its cluster."""
+    labels: Ints = apart[:, start].argmin(1)
+    for _ in range(MOST_STEPS):
+        mean = membership(labels)
+        within = mean @ apart
+        # |x - mean|² = mean of |x - member|² less half the mean of |member - member|²
+        to_centre = (within - (within * mean).sum(1, keepdims=True) / 2).T
+        new = _none_empty(to_centre.argmin(1), to_centre)
+        if np.array_equal(new, labels):
+            break
+        labels = new
+    mean = membership(labels)
+    sizes = np.bincount(labels)
+    inertia = float((((mean @ apart) * mean).sum(1) * sizes / 2).sum())
+    first = np.unique(labels, return_index=True)[1]
+    return Clustering(first.argsort().argsort()[labels], inertia)
+
+
+def _none_empty(labels: Ints, to_centre: Floats) -> Ints:
+    """A cluster that lost its last row takes the row that is farthest from its centre, as in scikit-learn."""
+    labels = labels.copy()
+    far = np.take_along_axis(to_centre, labels[:, None], 1)[:, 0]
+    for cluster in range(to_centre.shape[1]):
+        sizes = np.bincount(labels, minlength=to_centre.shape[1])
+        if sizes[cluster] == 0:
+            labels[int(np.where(sizes[labels] > 1, far, -1.0).argmax())] = cluster
+    return labels

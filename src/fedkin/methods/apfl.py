@@ -1,0 +1,87 @@
+"""APFL: Adaptive Personalized Federated Learning.
+Deng, Kamani, Mahdavi. arXiv 2003.13461, 2020.
+
+| symbol | here |
+|---|---|
+| w | state "model", trained by FedAvg |
+| v_i | client state "model" |
+| v̄_i = α_i v_i + (1 − α_i) w_i | the personal model, `mixed` |
+| α_i | client state "alpha", starts at `alpha` |
+
+On each batch w_i and v_i take a step from the same point in time: w_i by ∇f(w_i), v_i by ∇_v f(v̄_i) = α_i ∇f(v̄_i).
+α_i takes one step in a round, on its first batch: α_i ← α_i − η⟨v_i − w_i, ∇f(v̄_i)⟩, cut to [0, 1]. Deviation: the
+model in use mixes v_i with the received w, which a client always has, instead of with its own trained w_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedkin.local import stream
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.steps import descent, slope
+
+
+@dataclass(frozen=True)
+class APFL(Method):
+    alpha: float = 0.5
+    """α: weight of the client's own model in the mixture, or its first value; 0 is FedAvg, 1 is Local."""
+    adaptive: bool = True
+    """Each client learns its α, one step in a round. False: it stays."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha={self.alpha} must lie in [0, 1].")
+
+    def init(self, fed: Server) -> State:
+        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        net, count = me.net, me.net.layout.parameters
+        net.load(message.shared[0])
+        net.train()
+        own, alpha = self._own(me)
+        w, v = message.shared[0][:count].clone(), own[:count].clone()
+        shared_step, own_step = descent(me), descent(me)
+        for number, rows in enumerate(stream(me)):
+            through = slope(net, mixed(alpha, v, w), rows)  # ∇f(v̄)
+            down = slope(net, w, rows)
+            if number == 0 and self.adaptive:
+                step = me.training.lr * float((v - w).double() @ through.double())
+                after = min(max(alpha - step, 0.0), 1.0)
+            elif number == 0:
+                after = alpha
+            own_step(net.pieces(v), net.pieces(alpha * through))
+            shared_step(net.pieces(w), net.pieces(down))
+            alpha = after
+        buffers = net.flat[count:]
+        return Reply({"model": torch.cat([v, buffers]), "alpha": alpha}, (torch.cat([w, buffers]),))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        return {
+            "model": average(replies.body[0], replies.weights),
+            "share": shares(len(state["share"]), replies.ids, replies.weights),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        own, alpha = self._own(me)
+        return mixed(alpha, own, message.shared[0])
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]  # of what is sent; each client then mixes it with its own
+        return share.expand(len(share), -1)
+
+    def _own(self, me: Me) -> tuple[Tensor, float]:
+        return me.state.get("model", me.net.initial), me.state.get("alpha", self.alpha)
+
+
+def mixed(alpha: float, own: Tensor, shared: Tensor) -> Tensor:
+    return alpha * own + (1 - alpha) * shared

@@ -1,0 +1,112 @@
+"""ClusterFL: A Similarity-Aware Federated Learning System for Human Activity Recognition.
+Ouyang, Xie, Zhou, Huang, Xing. MobiSys 2021.
+
+| symbol | here |
+|---|---|
+| W, F, Ω, U | state "models", "indicator", "omega", "dual" |
+| α, β, ρ | alpha, beta, rho |
+
+min over W and F of Σ L_i(w_i) + α tr(WWᵀ) − β tr(FᵀWWᵀF), by ADMM with Ω = FᵀW and multipliers U.
+
+Deviations. The authors' server runs the clients' models on test data of its own to compare them (KL divergence of
+outputs); a server without data compares parameters: squared distances stand in. The server folds what concerns a client
+into one vector c_i and one number, where the authors send Ω and U whole (2N models); the gradient is the same. The
+authors' client step has the opposite sign before U + ρΩ and lacks the cross term: `official_step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.admm import auxiliary, indicator, linear_term
+from fedkin.maths.kmeans import gram, squared_distances
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+
+
+@dataclass(frozen=True)
+class ClusterFL(Method):
+    alpha: float = 1e-3
+    """α: L2 penalty on each model."""
+    beta: float = 5e-4
+    """β: reward for models of one cluster being alike."""
+    rho: float = 2e-3
+    """ρ: of the augmented Lagrangian; above 2β."""
+    update_every: int = 3
+    """Rounds between updates of the indicator F; it is 0 before the first one."""
+    official_step: bool = False
+    """The authors' client step, with its sign."""
+
+    matters = {
+        "beta": {"update_every": 1},
+        "rho": {"update_every": 1, "rho": 0.01},
+        "update_every": {"update_every": 1},
+        "official_step": {"update_every": 1},
+    }
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or self.beta < 0 or self.update_every < 1:
+            raise ValueError(
+                f"alpha={self.alpha} and beta={self.beta} must be at least 0 and update_every={self.update_every} "
+                "at least 1."
+            )
+        if not self.rho > 2 * self.beta:
+            raise ValueError(f"rho={self.rho} must be above 2·beta={2 * self.beta}: the step of Ω divides by ρ − 2β.")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        none = torch.zeros(fed.size, fed.layout.parameters)
+        return {
+            "models": fed.initial(0)[: fed.layout.parameters].repeat(fed.size, 1),
+            "known": torch.zeros(fed.size, dtype=torch.bool),
+            "indicator": torch.zeros(fed.size, fed.size),
+            "omega": none,
+            "dual": none,
+            "round": 0,
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        f = state["indicator"]
+        if self.official_step:
+            linear = -(f[ids] @ (state["dual"] + self.rho * state["omega"]))
+        else:
+            linear = linear_term(f, state["models"], state["omega"], state["dual"], self.rho)[ids]
+        return Message(own=(linear, self.rho * f[ids].square().sum(1)))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        models = rows_of(state["models"], replies.ids, replies.body[0])
+        known = state["known"].clone()
+        known[replies.ids] = True
+        round, f = state["round"] + 1, state["indicator"]
+        if round % self.update_every == 0:
+            ids = known.nonzero().flatten()
+            f = torch.zeros_like(f)
+            f[ids[:, None], ids] = torch.from_numpy(indicator(squared_distances(gram(models[ids])))).float()
+        omega, dual = auxiliary(f, models, state["dual"], self.beta, self.rho)
+        return {"models": models, "known": known, "indicator": f, "omega": omega, "dual": dual, "round": round}
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        linear, quadratic = message.own
+        assert isinstance(linear, Tensor)
+        assert isinstance(quadratic, Tensor)
+        own = 2 * self.alpha + float(quadratic)
+        trained = sgd(me, me.state.get("model", me.net.initial), pull=lambda w: own * w - linear)
+        return Reply({"model": trained}, (trained[: me.net.layout.parameters],))
+
+    def received(self, me: Me, message: Message) -> None:
+        return None  # no model is sent
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = (me.state if "model" in me.state else trained().state)["model"]
+        return model
+
+    # ---- to look at
+    def describe(self, state: State) -> dict[str, Any]:
+        gap = (state["omega"] - state["indicator"].T @ state["models"]).norm()
+        return {"omega_gap": gap} | ({"indicator": state["indicator"]} if len(state["models"]) <= 100 else {})

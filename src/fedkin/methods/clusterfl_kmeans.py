@@ -1,0 +1,105 @@
+"""ClusterFL as the DC-PFL paper describes it: clients are clustered by k-means; each client's model is updated from its
+local data and the other models of its cluster. Ouyang et al., MobiSys 2021, as read by Liu et al., 2025.
+
+| symbol | here |
+|---|---|
+| w_i, c_k | state "models" (and the client's own state "model"), state "centres" |
+| K, λ | clusters, lam |
+
+Not the method of the ClusterFL paper: that is `clusterfl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.centres import means
+from fedkin.maths.kmeans import gram, kmeans
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+
+
+@dataclass(frozen=True)
+class ClusterFLKMeans(Method):
+    clusters: int = 3
+    """K of k-means, which runs anew in every round on the last models of all clients heard so far."""
+    lam: float = 0.1
+    """λ: strength of the pull λ/2·‖w − c_k‖² to the own cluster's centre; 0 with start=own is local training."""
+    start: Literal["own", "centre"] = "own"
+    """Local training starts at the client's own model, or at the received centre."""
+    weighting: Literal["equal", "size"] = "equal"
+    """A centre is the mean of its members, each alike or by rows."""
+    restarts: int = 10
+    """Starts of k-means++, of which the best counts."""
+
+    matters = {"restarts": {"clusters": 3, "restarts": 1}}
+
+    def __post_init__(self) -> None:
+        if self.clusters < 1 or self.restarts < 1 or self.lam < 0:
+            raise ValueError(
+                f"clusters={self.clusters} and restarts={self.restarts} must be at least 1, lam={self.lam} at least 0."
+            )
+        if self.start not in ("own", "centre") or self.weighting not in ("equal", "size"):
+            raise ValueError(
+                f"start={self.start!r} must be own or centre, and weighting={self.weighting!r} equal or size."
+            )
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        return {
+            "models": fed.initial(0).repeat(fed.size, 1),
+            "centres": fed.initial(0)[None],
+            "labels": torch.full((fed.size,), -1),
+            "n": fed.n if self.weighting == "size" else torch.ones_like(fed.n),
+            "parameters": fed.layout.parameters,
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(own=(_own(state["centres"], state["labels"][ids]),))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        models = rows_of(state["models"], replies.ids, replies.body[0])
+        known = state["labels"] >= 0
+        known[replies.ids] = True
+        rows = models[known]
+        rng = np.random.default_rng([replies.seed, 0xC1F])
+        found = kmeans(gram(rows[:, : state["parameters"]]), self.clusters, restarts=self.restarts, rng=rng)
+        labels = torch.full_like(state["labels"], -1)
+        labels[known] = torch.from_numpy(found.labels)
+        empty = torch.zeros(int(found.labels.max()) + 1, rows.shape[1])
+        centres = means(rows, labels[known], state["n"][known], empty)
+        return {**state, "models": models, "labels": labels, "centres": centres}
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        centre = message.own[0]
+        assert isinstance(centre, Tensor)
+        anchor = centre[: me.net.layout.parameters]
+        start = centre if self.start == "centre" else me.state.get("model", me.net.initial)
+        trained = sgd(me, start, pull=(lambda w: self.lam * (w - anchor)) if self.lam else None)
+        return Reply({"model": trained}, (trained,))
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = (me.state if "model" in me.state else trained().state)["model"]
+        return model
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor:
+        """Shares in the centre that is sent; a client never heard is sent the mean of the centres."""
+        labels = state["labels"]
+        inside: Tensor = (torch.arange(len(state["centres"]))[:, None] == labels) * state["n"].float()
+        inside[inside.sum(1) == 0] = 1.0  # before round 1 the centre is nobody's
+        return _own(inside / inside.sum(1, keepdim=True), labels)
+
+    def describe(self, state: State) -> dict[str, Any]:
+        return {"clusters": state["labels"]}
+
+
+def _own(rows: Tensor, labels: Tensor) -> Tensor:
+    return torch.where((labels >= 0)[:, None], rows[labels.clamp(min=0)], rows.mean(0))

@@ -1,0 +1,74 @@
+"""Ditto: Fair and Robust Federated Learning Through Personalization.
+Li, Hu, Beirami, Smith. ICML 2021.
+
+| symbol | here |
+|---|---|
+| w^t | state "model", trained by FedAvg |
+| v_k | client state "model", the personal model |
+| h_k(v; w) = F_k(v) + λ/2 ‖v − w‖² | the personal objective, around the received w^t |
+| λ | lam |
+| s | personal_epochs |
+
+The authors' code takes a step of w and one of v on the same batch, in turns; here first all of w's and then all of v's,
+on the same batches: the same numbers, because v's centre is the received w^t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+
+
+@dataclass(frozen=True)
+class Ditto(Method):
+    lam: float = 1.0
+    """λ: how strongly personal models are held at the global one; 0: each alone. The paper takes 0.1, 1 and 2."""
+    personal_epochs: int = 0
+    """s: epochs of training the personal model; 0: as many as the run's."""
+    weighting: Literal["size", "equal"] = "size"
+    """size: the global model is FedAvg's. equal: the plain mean, as in the authors' code."""
+
+    def __post_init__(self) -> None:
+        if self.lam < 0 or self.personal_epochs < 0:
+            raise ValueError(f"lam={self.lam} and personal_epochs={self.personal_epochs} must be at least 0.")
+        if self.weighting not in ("size", "equal"):
+            raise ValueError(f"weighting={self.weighting!r} must be size or equal.")
+
+    def init(self, fed: Server) -> State:
+        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        received = message.shared[0]
+        centre = received[: me.net.layout.parameters]
+        w = sgd(me, received)
+        own = me.state.get("model", me.net.initial)
+        epochs = self.personal_epochs or None
+        v = sgd(me, own, epochs=epochs, pull=lambda v: self.lam * (v - centre))  # ∇h_k(v; w^t)
+        return Reply({"model": v}, (w,))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
+        weights = replies.weights if self.weighting == "size" else equal
+        return {
+            "model": average(replies.body[0], weights),
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = me.state.get("model", me.net.initial)
+        return model
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]  # of the model that personal models are held at
+        return share.expand(len(share), -1)

@@ -1,0 +1,120 @@
+"""FedAGHN: Personalized Federated Learning with Attentive Graph HyperNetworks.
+Song, Shen, Hou, Wang, Wang, Tang, Lv. arXiv 2501.16379, 2025.
+
+| symbol | here |
+|---|---|
+| p, q of client i and a layer | state "p", "q" [layers, clients] |
+| Δ_i | state "updates": the change of client i in its last round |
+| weights of layer l | state "mix" [layers, clients, clients]: `attention_rows.row` |
+
+The server mixes models layer by layer with weights from the cosines of the clients' updates in that layer; two scalars
+for each client and layer are learned by pulling the client's change back through the mixing, as in pFedHN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.attention_rows import row, slopes
+from fedkin.maths.graph import cosine
+from fedkin.maths.kmeans import gram
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+
+
+@dataclass(frozen=True)
+class FedAGHN(Method):
+    q: float = 1.0
+    """Where sharpness of the attention to others starts."""
+    p: float = 0.05
+    """Where the weight of the own model starts, against 1 for all others together."""
+    server_lr: float = 5e-3
+    """Learning rate of both; 0: they stay."""
+
+    matters = {"q": {"q": 10.0}, "server_lr": {"server_lr": 0.5}}
+
+    def __post_init__(self) -> None:
+        if self.p < 0 or self.server_lr < 0:
+            raise ValueError(f"p={self.p} and server_lr={self.server_lr} must be at least 0.")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        layers = fed.layout.layers
+        return {
+            "models": fed.initial(0).repeat(fed.size, 1),
+            "updates": torch.zeros(fed.size, fed.layout.parameters),
+            "known": torch.zeros(fed.size, dtype=torch.bool),
+            "p": torch.full((len(layers), fed.size), self.p),
+            "q": torch.full((len(layers), fed.size), self.q),
+            "mix": torch.eye(fed.size).repeat(len(layers), 1, 1),
+            "names": [layer.name for layer in layers],
+            "positions": [layer.positions for layer in layers],
+            "learned": [layer.parameters for layer in layers],
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        models = state["models"]
+        out = state["mix"].mean(0)[ids] @ models  # buffers of modules without parameters are of no layer
+        for mix, positions in zip(state["mix"], state["positions"]):
+            out[:, positions] = mix[ids] @ models[:, positions]
+        return Message(own=(out,))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        started = sent.own[0]
+        assert isinstance(started, Tensor)
+        rows: Tensor = replies.body[0]
+        changes = (rows - started[replies.position])[:, : state["updates"].shape[1]]
+        p, q = self._stepped(state, replies.ids, changes)
+        models = rows_of(state["models"], replies.ids, rows)
+        updates = rows_of(state["updates"], replies.ids, changes)
+        known = state["known"].clone()
+        known[replies.ids] = True
+        ids = known.nonzero().flatten()
+        mix = torch.zeros_like(state["mix"])
+        mix[:, :, ids] = 1 / len(ids)  # who was never heard gets the mean of those who were
+        for layer, positions in enumerate(state["learned"]):
+            cosines = _cosines(updates[ids][:, positions])
+            for place, client in enumerate(ids.tolist()):
+                mix[layer, client, ids] = row(cosines[place], place, p[layer, client], q[layer, client])
+        return {**state, "models": models, "updates": updates, "known": known, "p": p, "q": q, "mix": mix}
+
+    def _stepped(self, state: State, clients: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
+        """p and q of those who answered, one step against their change pulled back through the mixing that was sent."""
+        p, q = state["p"].clone(), state["q"].clone()
+        ids = state["known"].nonzero().flatten()
+        for layer, positions in enumerate(state["learned"]):
+            cosines = _cosines(state["updates"][ids][:, positions]) if len(ids) else torch.zeros(0, 0)
+            for client, change in zip(clients.tolist(), changes):
+                if not state["known"][client]:
+                    continue  # it was sent the plain mean, in which neither scalar takes part
+                place = int((ids == client).nonzero())
+                pulled = state["models"][ids][:, positions] @ -change[positions]
+                down = slopes(cosines[place], place, p[layer, client], q[layer, client], pulled)
+                p[layer, client] = (p[layer, client] - self.server_lr * down[0]).clamp(min=0)
+                q[layer, client] -= self.server_lr * down[1]
+        return p, q
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        start = message.own[0]
+        assert isinstance(start, Tensor)
+        return Reply({}, (sgd(me, start),))
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        return trained().body[0]
+
+    # ---- to look at
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        return dict(zip(state["names"], state["mix"]))
+
+    def describe(self, state: State) -> dict[str, Any]:
+        return {"p": state["p"].mean(1), "q": state["q"].mean(1)}
+
+
+def _cosines(updates: Tensor) -> Tensor:
+    return torch.from_numpy(cosine(gram(updates))).float()

@@ -1,0 +1,124 @@
+"""FedALA: Adaptive Local Aggregation for Personalized Federated Learning.
+Zhang, Hua, Wang, Song, Xue, Ma, Guan. AAAI 2023.
+
+| symbol | here |
+|---|---|
+| Θ^{t−1}, Θ_i^{t−1} | state "model" of the server, of the client |
+| Θ̂_i = Θ_i + (Θ − Θ_i) ⊙ [1; W_i] | `mixed`: lower layers global, the last `tensors` by weights |
+| W_i, η | the client's state "weights", rate |
+| s, p | sample; `tensors`, which counts parameter tensors (2: weight and bias of the last layer) |
+
+In its first mixing a client learns W until the losses of its last epochs hardly vary (at most MOST epochs), later for
+one epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedkin.local import batches, sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Rows, Server, State
+
+RECENT, STEADY, MOST = 10, 0.1, 50  # losses of so many epochs, their std at which learning stops; epochs at most
+APART = 1 << 16  # the first epoch number of mixing, so that batches of local training are FedAvg's
+
+
+@dataclass(frozen=True)
+class FedALA(Method):
+    rate: float = 1.0
+    """η: learning rate of the weights; 0: they stay 1, which is FedAvg with local training."""
+    sample: float = 0.8
+    """s: share of the client's training rows that mixing learns from, drawn anew in each round."""
+    tensors: int = 2
+    """p: how many of the last parameter tensors are mixed by weights; 0: all."""
+
+    matters = {"tensors": {"tensors": 0}}
+
+    def __post_init__(self) -> None:
+        if self.rate < 0 or not 0 < self.sample <= 1 or self.tensors < 0:
+            raise ValueError(
+                f"rate={self.rate} and tensors={self.tensors} must be at least 0, sample={self.sample} lie in (0, 1]."
+            )
+
+    # ---- server: FedAvg
+    def init(self, fed: Server) -> State:
+        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        weights = replies.weights
+        return {
+            "model": average(replies.body[0], weights),
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        start, weights = self._initialised(me, message.shared[0])
+        trained = sgd(me, start)
+        return Reply({"model": trained, "mixed": start} | ({} if weights is None else {"weights": weights}), (trained,))
+
+    def _initialised(self, me: Me, received: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What local training starts from, and the weights that made it; None before there is anything to mix."""
+        own = me.state.get("model")
+        weights: Tensor | None = me.state.get("weights")
+        pieces = me.net.layout.pieces[: len(me.net.parameters)]
+        upper = slice(pieces[-self.tensors].start if 0 < self.tensors < len(pieces) else 0, me.net.layout.parameters)
+        if own is None or torch.equal(own[upper], received[upper]):
+            return received, weights
+        first = weights is None
+        learned = torch.ones(upper.stop - upper.start) if weights is None else weights.clone()
+        gap = received[upper] - own[upper]
+        rows = self._sampled(me)
+        row = mixed(received, own, learned, upper)
+        losses: list[float] = []
+        for epoch in range(MOST if first and self.rate else 1):
+            total = 0.0
+            for x, y in batches(me, epoch=APART + epoch, rows=rows):
+                slope, loss = _slope(me, row, Rows(x, y))
+                learned = (learned - self.rate * slope[upper] * gap).clamp(0, 1)
+                row = mixed(received, own, learned, upper)
+                total += loss * len(y)
+            losses.append(total / len(rows.y))
+            if len(losses) > RECENT and float(torch.tensor(losses[-RECENT:]).std()) < STEADY:
+                break
+        return row, learned
+
+    def _sampled(self, me: Me) -> Rows:
+        generator = torch.Generator().manual_seed((me.seed + 0xA1A) % (1 << 63))
+        order = torch.randperm(len(me.data.y), generator=generator)[: max(1, int(self.sample * len(me.data.y)))]
+        return Rows(me.data.x[order], me.data.y[order])
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = trained().state["mixed"]
+        return model
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor:
+        """Of the global model; how much of it a client takes stays with the client."""
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)
+
+
+def mixed(received: Tensor, own: Tensor, weights: Tensor, upper: slice) -> Tensor:
+    """Θ̂_i: global below, by weights above."""
+    out = received.clone()
+    out[upper] = own[upper] + (received[upper] - own[upper]) * weights
+    return out
+
+
+def _slope(me: Me, row: Tensor, batch: Rows) -> tuple[Tensor, float]:
+    """Gradient and loss on one batch, in evaluation mode: mixing leaves batch norm alone."""
+    me.net.load(row)
+    me.net.eval()
+    loss = torch.nn.functional.cross_entropy(me.net(batch.x), batch.y)
+    slopes = torch.autograd.grad(loss, me.net.parameters, allow_unused=True)
+    parts = [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, me.net.parameters)]
+    return torch.cat([part.flatten() for part in parts]), float(loss.detach())

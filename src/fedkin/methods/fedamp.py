@@ -1,0 +1,108 @@
+"""FedAMP and HeurFedAMP: Personalized Cross-Silo Federated Learning on Non-IID Data.
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. AAAI 2021.
+
+| symbol | here |
+|---|---|
+| w_i | state "models" at the server, state "model" at client i |
+| u_i, ξ_ij | what is sent; state "weights" |
+| A(x) = 1 − exp(−x/σ) | `peers.attentive` |
+| λ, α_k, σ, ξ_ii | lam, alpha, sigma, self_weight |
+
+Deviations: α is constant; a row of ξ whose own weight would be negative is clipped (`clipped` in the history tells how
+often); clients that never answered lend nothing to others, and the last model of an absent client goes on counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.graph import cosine
+from fedkin.maths.kmeans import gram, squared_distances
+from fedkin.maths.peers import attentive, heuristic
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+
+
+@dataclass(frozen=True)
+class FedAMP(Method):
+    heuristic: bool = False
+    """Weights from cosines of the models with a fixed own weight (HeurFedAMP), not from their distances."""
+    lam: float = 1.0
+    """λ: strength of the pull to the received model; the local term is λ/(2α)·‖w − u_i‖²."""
+    alpha: float = 1.0
+    """α: the server's step; the larger, the more is taken from others and the weaker the pull."""
+    sigma: float = 25.0
+    """σ. FedAMP: squared distance at which attention fades: it must grow with the size of the model, or every client
+    keeps to itself. HeurFedAMP: sharpness of the softmax of cosines."""
+    self_weight: float = 0.0
+    """ξ_ii of HeurFedAMP; 0: an equal share, 1/N."""
+    start: Literal["cloud", "local"] = "cloud"
+    """Local training starts at the received model u_i, or at the client's own w_i, which u_i then only pulls."""
+
+    matters = {
+        "sigma": {"heuristic": False},
+        "self_weight": {"heuristic": True},
+        "alpha": {"heuristic": False},
+    }
+
+    def __post_init__(self) -> None:
+        if self.lam < 0 or self.alpha <= 0 or self.sigma < 0 or (self.sigma == 0 and not self.heuristic):
+            raise ValueError(
+                f"lam={self.lam} must be at least 0, alpha={self.alpha} above 0 and sigma={self.sigma} above 0 "
+                "(0 only with heuristic: all others alike)."
+            )
+        if not 0 <= self.self_weight <= 1:
+            raise ValueError(f"self_weight={self.self_weight} must lie in [0, 1].")
+        if self.start not in ("cloud", "local"):
+            raise ValueError(f"start={self.start!r} must be cloud or local.")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        return {
+            "models": fed.initial(0).repeat(fed.size, 1),
+            "known": torch.zeros(fed.size, dtype=torch.bool),
+            "weights": torch.eye(fed.size),
+            "parameters": fed.layout.parameters,
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(own=(state["weights"][ids] @ state["models"],))  # u_i = Σ_j ξ_ij w_j
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        models = rows_of(state["models"], replies.ids, replies.body[0])
+        known = state["known"].clone()
+        known[replies.ids] = True
+        products = gram(models[:, : state["parameters"]])
+        if self.heuristic:  # ξ_ij ∝ exp(σ cos(w_i, w_j))
+            weights = heuristic(cosine(products), known.numpy(), self.sigma, self.self_weight)
+        else:  # ξ_ij = α A'(‖w_i − w_j‖²)
+            weights = attentive(squared_distances(products), known.numpy(), self.alpha, self.sigma)
+        return {**state, "models": models, "known": known, "weights": torch.from_numpy(weights).float()}
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        cloud = message.own[0]
+        assert isinstance(cloud, Tensor)
+        centre = cloud[: me.net.layout.parameters]
+        start = cloud if self.start == "cloud" else me.state.get("model", me.net.initial)
+        pull = self.lam / self.alpha
+        trained = sgd(me, start, pull=(lambda w: pull * (w - centre)) if pull else None)  # min F_i + λ/(2α)‖w − u_i‖²
+        return Reply({"model": trained}, (trained,))
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = me.state["model"] if "model" in me.state else trained().body[0]
+        return model  # w_i
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor:
+        weights: Tensor = state["weights"]
+        return weights
+
+    def describe(self, state: State) -> dict[str, Any]:
+        own = state["weights"].diagonal()[state["known"]]
+        return {"self_weight": own.mean(), "clipped": int((own < 1e-6).sum())}

@@ -1,0 +1,84 @@
+"""FedBABU: Toward Enhanced Representation for Federated Image Classification.
+Oh, Kim, Yun. ICLR 2022.
+
+| here | meaning |
+|---|---|
+| state "body" | the only part that is trained in the federation, and averaged |
+| the head | random, common to all, never trained there: every client makes it from the run's seed |
+| fine_tune, fine_tune_epochs | what a client trains before it uses the model, and for how long |
+
+Deviation: the authors lower the learning rate tenfold at 1/2 and 3/4 of the rounds; here it is the run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.steps import OTHER_EPOCHS, joined
+
+
+@dataclass(frozen=True)
+class FedBABU(Method):
+    fine_tune: Literal["full", "head", "body"] = "full"
+    """What a client trains on its own rows before it uses the model."""
+    fine_tune_epochs: int = 1
+    """Epochs of that; 0: the model is used as received."""
+    weighting: Literal["equal", "size"] = "equal"
+    """equal: the plain mean of the bodies, as in the authors' code. size: weighted by n_k."""
+
+    def __post_init__(self) -> None:
+        if self.fine_tune not in ("full", "head", "body") or self.weighting not in ("equal", "size"):
+            raise ValueError(
+                f"fine_tune={self.fine_tune!r} must be full, head or body, and weighting={self.weighting!r} equal or "
+                "size."
+            )
+        if self.fine_tune_epochs < 0:
+            raise ValueError(f"fine_tune_epochs={self.fine_tune_epochs} must be at least 0.")
+
+    def init(self, fed: Server) -> State:
+        return {"body": fed.initial(0)[fed.layout.body], "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["body"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        with me.net.frozen(me.net.layout.head):
+            trained = sgd(me, _row(me, message))
+        return Reply({}, (trained[me.net.layout.body],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
+        weights = replies.weights if self.weighting == "size" else equal
+        return {
+            "body": average(replies.body[0], weights),
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        row, layout = _row(me, message), me.net.layout
+        if not self.fine_tune_epochs:
+            return row
+        nothing = torch.empty(0, dtype=torch.long)
+        with me.net.frozen({"full": nothing, "head": layout.body, "body": layout.head}[self.fine_tune]):
+            return sgd(me, row, epochs=self.fine_tune_epochs, first_epoch=OTHER_EPOCHS)
+
+    def received(self, me: Me, message: Message) -> Model:
+        return _row(me, message)
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)
+
+
+def _row(me: Me, message: Message) -> Tensor:
+    """The received body under the common head."""
+    layout = me.net.layout
+    return joined(layout.size, (layout.body, message.shared[0]), (layout.head, me.net.initial[layout.head]))

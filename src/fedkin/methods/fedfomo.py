@@ -1,0 +1,131 @@
+"""FedFomo: Personalized Federated Learning with First Order Model Optimization.
+Zhang, Sapra, Fidler, Yeung, Alvarez. ICLR 2021.
+
+| symbol | here |
+|---|---|
+| θ_i | the client's own state "model" |
+| w_{i,n} | `weights`: max(0, (L(θ_i) − L(θ_n)) / ‖θ_n − θ_i‖), divided by their sum |
+| P, ε | state "affinity", explore: which models a client downloads |
+| M | downloads |
+
+Losses are on the client's validation rows; a client without any keeps its model. ε shrinks linearly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.local import evaluate, sgd
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, ragged, rows_of
+
+
+@dataclass(frozen=True)
+class FedFomo(Method):
+    downloads: int = 5
+    """M: models that a client downloads in a round, of those heard so far."""
+    explore: float = 0.3
+    """ε: chance that they are drawn at random, not those of the greatest affinity."""
+    explore_decay: float = 0.05
+    """By how much ε shrinks in a round."""
+
+    matters = {
+        "downloads": {"downloads": 1},
+        "explore": {"downloads": 1, "explore": 1.0},
+        "explore_decay": {"downloads": 1, "explore": 0.7, "explore_decay": 0.5},
+    }
+
+    def __post_init__(self) -> None:
+        if self.downloads < 1 or not 0 <= self.explore <= 1 or not 0 <= self.explore_decay <= 1:
+            raise ValueError(
+                f"downloads={self.downloads} must be at least 1, explore={self.explore} and "
+                f"explore_decay={self.explore_decay} lie in [0, 1]."
+            )
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        return {
+            "models": fed.initial(0).repeat(fed.size, 1),
+            "known": torch.zeros(fed.size, dtype=torch.bool),
+            "affinity": torch.zeros(fed.size, fed.size),
+            "weights": torch.eye(fed.size),
+            "round": 0,
+            "seed": fed.seed,
+        }
+
+    def _offered(self, state: State, client: int) -> Tensor:
+        """Whose models this client downloads now: a function of the state alone."""
+        others = state["known"].clone()
+        others[client] = False
+        ids = others.nonzero().flatten().numpy()
+        rng = np.random.default_rng([state["seed"], state["round"], client, 0xF0])
+        chance = max(0.0, self.explore - self.explore_decay * state["round"])
+        luck = rng.random(len(ids))  # among equal affinities too
+        liking = luck if rng.random() < chance else state["affinity"][client, ids].double().numpy()
+        return torch.from_numpy(ids[np.lexsort((luck, -liking))][: self.downloads])
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(own=([state["models"][self._offered(state, client)] for client in ids.tolist()],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        rows, found = replies.body
+        affinity, weights = state["affinity"].clone(), state["weights"].clone()
+        for r, client in enumerate(replies.ids.tolist()):
+            offered = self._offered(state, client)
+            affinity[client, offered] += found[r]  # P ← P + w
+            weights[client] = 0
+            weights[client, offered] = found[r]
+            weights[client, client] = 1 - found[r].sum()
+        known = state["known"].clone()
+        known[replies.ids] = True
+        return {
+            **state, "models": rows_of(state["models"], replies.ids, rows), "known": known, "affinity": affinity,
+            "weights": weights, "round": state["round"] + 1,
+        }  # fmt: skip
+
+    # ---- client
+    @ragged
+    def local(self, me: Me, message: Message) -> Reply:
+        own: Tensor = me.state.get("model", me.net.initial)
+        models = message.own[0]
+        assert isinstance(models, Tensor)
+        share = weights(me, own, models)
+        start = own + share @ (models - own) if len(share) else own  # θ_i + Σ w (θ_n − θ_i)
+        trained = sgd(me, start)
+        return Reply({"model": trained}, (trained, share))
+
+    def received(self, me: Me, message: Message) -> None:
+        return None  # several models are sent, none of which is the client's
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = (me.state if "model" in me.state else trained().state)["model"]
+        return model
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor:
+        """Of what each client last started from."""
+        used: Tensor = state["weights"]
+        return used
+
+    def describe(self, state: State) -> dict[str, Any]:
+        return {"kept": int((state["weights"].diagonal()[state["known"]] == 1).sum())}
+
+
+def weights(me: Me, own: Tensor, models: Tensor) -> Tensor:
+    """First-order gain of moving towards each model; those that are no better get nothing."""
+    out = torch.zeros(len(models))
+    if not len(me.data.validation.y):
+        return out
+    count = me.net.layout.parameters
+    mine = evaluate(me.net, own, me.data.validation)[1]
+    for place, model in enumerate(models):
+        apart = float((model - own)[:count].norm())
+        if apart > 0:
+            out[place] = max(0.0, (mine - evaluate(me.net, model, me.data.validation)[1]) / apart)
+    total = out.sum()
+    return out / total if total > 0 else out

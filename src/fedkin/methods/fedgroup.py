@@ -1,0 +1,126 @@
+"""FedGroup: Efficient Clustered Federated Learning via Decomposed Data-Driven Measure.
+Duan, Liu, Ji, Liu, Liang, Chen, Tan. arXiv 2010.06870, 2020.
+
+| symbol | here |
+|---|---|
+| m, α | groups, pretrain_factor: about α·m clients train first, and are grouped |
+| w_0 | state "initial", which newcomers train from |
+| Δw_i, EDC | the newcomer's change; `decomposed`: its cosines with the m leading directions of all of them |
+| μ of FedGrouProx | mu |
+
+Groups are static. A newcomer trains w_0 first and joins the group whose mean first update has the largest cosine with
+its own. Updates are scaled to length 1 before the decomposition, so that their lengths do not decide. Left out: the
+option of cosine distances between all pairs (MADC) and aggregation between groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedkin.local import sgd
+from fedkin.maths.decomposition import decomposed
+from fedkin.maths.kmeans import kmeans
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+
+
+@dataclass(frozen=True)
+class FedGroup(Method):
+    groups: int = 3
+    """m: number of groups; fewer where fewer distinct updates came back."""
+    pretrain_factor: int = 20
+    """α: the cold start asks α·m clients, or all there are."""
+    pretrain_steps: int = 50
+    """Batches of a newcomer's first training; 0: the run's epochs."""
+    mu: float = 0.0
+    """Strength of a pull to the received model (FedGrouProx)."""
+
+    matters = {
+        "pretrain_factor": {"pretrain_factor": 1},
+        "pretrain_steps": {"pretrain_steps": 5},
+        "mu": {"mu": 1.0},
+    }
+
+    def __post_init__(self) -> None:
+        for name, least in (("groups", 1), ("pretrain_factor", 1), ("pretrain_steps", 0), ("mu", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}.")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        return {
+            "models": fed.initial(0)[None],
+            "initial": fed.initial(0),
+            "directions": torch.zeros(0, fed.layout.parameters),
+            "labels": torch.full((fed.size,), -1),
+            "share": torch.full((1, fed.size), 1 / fed.size),
+        }
+
+    def select(self, state: State, fed: Server, round: int) -> Tensor:
+        if len(state["directions"]):
+            return fed.sample(round)
+        count = min(len(fed.ids), self.pretrain_factor * self.groups)
+        picked = fed.rng(round, 0x6F).choice(len(fed.ids), size=count, replace=False)
+        return fed.ids[torch.from_numpy(np.sort(picked))]
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        labels = state["labels"][ids]
+        rows = torch.where((labels >= 0)[:, None], state["models"][labels.clamp(min=0)], state["initial"])
+        return Message(own=(rows, (labels < 0).to(torch.int8)))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        rows: Tensor = replies.body[0]
+        before, labels = state["labels"][replies.ids], state["labels"].clone()
+        new = before < 0
+        updates = (rows - state["initial"])[new][:, : state["directions"].shape[1]]
+        if not len(state["directions"]):  # cold start: everybody is new
+            rng = np.random.default_rng([replies.seed, 0x6F])
+            features = decomposed(updates, self.groups)
+            found = torch.from_numpy(kmeans(features @ features.T, self.groups, restarts=10, rng=rng).labels)
+            labels[replies.ids] = before = found
+            unit = F.normalize(updates, dim=1)
+            directions = torch.stack([unit[found == k].mean(0) for k in range(int(found.max()) + 1)])
+            models = state["initial"].repeat(len(directions), 1)
+            share = torch.zeros(len(directions), len(labels))
+        else:
+            directions, models, share = state["directions"], state["models"].clone(), state["share"].clone()
+            if bool(new.any()):  # their first update begins at w_0, so it is in no mean
+                near = F.cosine_similarity(updates[:, None], directions[None], dim=2)
+                labels[replies.ids[new]] = near.argmax(1)
+        for k in before[before >= 0].unique().tolist():  # FedAvg in each group
+            inside = before == k
+            weights = (replies.n[inside].double() / replies.n[inside].sum()).float()
+            models[k] = average(rows[inside], weights)
+            share[k] = shares(len(labels), replies.ids[inside], weights)
+        return {**state, "models": models, "directions": directions, "labels": labels, "share": share}
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        start, new = message.own
+        assert isinstance(start, Tensor)
+        assert isinstance(new, Tensor)
+        anchor = start[: me.net.layout.parameters]
+        steps = (self.pretrain_steps or None) if bool(new) else None
+        pull = (lambda w: self.mu * (w - anchor)) if self.mu else None
+        return Reply({}, (sgd(me, start, steps=steps, pull=pull),))
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        model = message.own[0]
+        assert isinstance(model, Tensor)
+        return model
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor:
+        labels, share = state["labels"], state["share"]
+        nobody = torch.full((len(labels),), 1 / len(labels))  # w_0 is nobody's: all alike
+        return torch.where((labels >= 0)[:, None], share[labels.clamp(min=0)], nobody)
+
+    def describe(self, state: State) -> dict[str, Any]:
+        return {"clusters": state["labels"]}

@@ -1,0 +1,105 @@
+"""FedNova: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
+Wang, Liu, Liang, Joshi, Poor. NeurIPS 2020.
+
+| symbol | here |
+|---|---|
+| x | state "model" |
+| x_i | reply 0 |
+| ‖a_i‖₁ | reply 1, first number: how much a client's steps add up to (τ_i for plain SGD) |
+| τ_i | its number of steps |
+| d_i = (x − x_i) / (η ‖a_i‖₁) | the normalised change |
+| p_i | n_i over the n of those who answered |
+| τ_eff | effective |
+| ρ, η | the run's momentum, lr |
+
+A client that takes more steps moves farther, so FedAvg solves a problem in which it counts more. Here every change is
+divided by its length in steps first. The paper normalises momentum and a proximal term one at a time; here ‖a_i‖₁
+holds for both together. Buffers of batch norm are averaged with p_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.maths.steps import accumulation, local_steps, normalised_weights, plain_shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+
+
+@dataclass(frozen=True)
+class FedNova(Method):
+    mu: float = 0.0
+    """Strength of a proximal term (FedProx) in the local objective; 0: none."""
+    fewest_epochs: int = 0
+    """Each client draws its epochs of a round from this to the run's epochs (the paper: 2 to 5); 0: the run's."""
+    effective: Literal["vector", "steps"] = "vector"
+    """τ_eff: the mean of ‖a_i‖₁, weighted by p_i (vector), or of the steps τ_i (steps). The authors' code takes steps
+    with a proximal term, the vector otherwise. With vector, clients that work alike give FedAvg."""
+
+    matters = {"fewest_epochs": {"fewest_epochs": 1}, "effective": {"mu": 1.0}}
+
+    def __post_init__(self) -> None:
+        if self.mu < 0 or self.fewest_epochs < 0:
+            raise ValueError(f"mu={self.mu} and fewest_epochs={self.fewest_epochs} must be at least 0.")
+        if self.effective not in ("vector", "steps"):
+            raise ValueError(f"effective={self.effective!r} must be vector or steps.")
+
+    def init(self, fed: Server) -> State:
+        lr, epochs = fed.training.lr, fed.training.epochs
+        if lr * self.mu >= 1:
+            raise ValueError(f"mu={self.mu} with lr={lr}: take lr * mu below 1, or a step goes beyond the centre.")
+        if self.fewest_epochs > epochs:
+            raise ValueError(f"fewest_epochs={self.fewest_epochs} must be at most the run's epochs, {epochs}.")
+        return {
+            "model": fed.initial(0),
+            "share": plain_shares(fed.size),
+            "parameters": fed.layout.parameters,
+            "effective": 0.0,
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        x, training = message.shared[0], me.training
+        anchor = x[: me.net.layout.parameters]
+        epochs = training.epochs
+        if self.fewest_epochs:
+            epochs = int(np.random.default_rng([me.seed, 0x0A]).integers(self.fewest_epochs, epochs + 1))
+        row = sgd(me, x, epochs=epochs, pull=(lambda w: self.mu * (w - anchor)) if self.mu else None)
+        steps = local_steps(len(me.data.y), training.batch_size, epochs)
+        way = accumulation(steps, lr=training.lr, momentum=training.momentum, mu=self.mu)  # ‖a_i‖₁
+        return Reply({}, (row, torch.tensor([way] if self.effective == "vector" else [way, steps])))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        rows, lengths = replies.body
+        x, count = state["model"], state["parameters"]
+        p = replies.n.double() / replies.n.sum()
+        effective = p @ lengths[:, -1].double()  # τ_eff = sum_i p_i τ_i, or of ‖a_i‖₁
+        q = normalised_weights(p, lengths[:, 0], effective)
+        model = average(rows, replies.weights)
+        # x - τ_eff sum_i p_i η d_i, with η d_i = (x - x_i) / ‖a_i‖₁: the paper's update rule
+        model[:count] = average(rows[:, :count], q.float()) + (1 - q.sum()).float() * x[:count]
+        return {
+            "model": model,
+            "share": shares(len(state["share"]), replies.ids, q / q.sum()),
+            "parameters": count,
+            "effective": float(effective),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        return message.shared[0]
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)
+
+    def describe(self, state: State) -> dict[str, float]:
+        return {"effective_steps": state["effective"]}

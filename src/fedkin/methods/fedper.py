@@ -1,0 +1,77 @@
+"""FedPer: Federated Learning with Personalization Layers.
+Arivazhagan, Aggarwal, Singh, Choudhary. arXiv 1912.00818, 2019.
+
+| symbol | here |
+|---|---|
+| W_B | base layers: state "base" |
+| W_{P_j} | personalisation layers: client state "layers" |
+| K_P | personal_layers |
+| γ_j = n_j / n | replies.weights |
+
+Base and personalisation layers are trained together. Deviation: the personalisation layers start alike, as in the
+common initial model; the paper draws them at each client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.steps import joined, last_layers
+
+
+@dataclass(frozen=True)
+class FedPer(Method):
+    personal_layers: int = 1
+    """K_P: how many layers, counted back from the head, stay at the client; 0 is FedAvg, all of them Local."""
+    use: Literal["received", "trained"] = "received"
+    """The base that a client uses with its own layers: as received, or after its training in the round."""
+
+    def __post_init__(self) -> None:
+        if self.personal_layers < 0:
+            raise ValueError(f"personal_layers={self.personal_layers} must be at least 0.")
+        if self.use not in ("received", "trained"):
+            raise ValueError(f"use={self.use!r} must be received or trained.")
+
+    def init(self, fed: Server) -> State:
+        base, _ = last_layers(fed.layout, self.personal_layers)
+        return {"base": fed.initial(0)[base], "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["base"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        base, own = last_layers(me.net.layout, self.personal_layers)
+        trained = sgd(me, self._row(me, message.shared[0]))
+        return Reply({"layers": trained[own]}, (trained[base],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        return {
+            "base": average(replies.body[0], replies.weights),
+            "share": shares(len(state["share"]), replies.ids, replies.weights),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        if self.use == "received":
+            return self._row(me, message.shared[0])
+        done = trained()
+        return self._row(me._replace(state=done.state), done.body[0])
+
+    def received(self, me: Me, message: Message) -> Model:
+        return self._row(me, message.shared[0])
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        share: Tensor = state["share"]
+        return {"base": share.expand(len(share), -1), "personal layers": torch.eye(len(share))}
+
+    def _row(self, me: Me, values: Tensor) -> Tensor:
+        """These base layers with the client's own."""
+        base, own = last_layers(me.net.layout, self.personal_layers)
+        return joined(me.net.layout.size, (base, values), (own, me.state.get("layers", me.net.initial[own])))

@@ -1,0 +1,84 @@
+"""FedRep: Exploiting Shared Representations for Personalized Federated Learning.
+Collins, Hassani, Mokhtari, Shakkottai. ICML 2021.
+
+| symbol | here |
+|---|---|
+| φ | the representation: state "body" |
+| h_i | client state "head" |
+| τ | head_epochs |
+
+In a round a client trains its head with the received body held, then the body with that head held, and sends the body.
+Deviation: all heads start alike, as in the common initial model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.steps import joined
+
+
+@dataclass(frozen=True)
+class FedRep(Method):
+    head_epochs: int = 0
+    """τ: epochs of the head in a round, the body held; 0: as many as the run's."""
+    body_epochs: int = 1
+    """Epochs of the body after that, the head held."""
+    weighting: Literal["equal", "size"] = "equal"
+    """equal: the plain mean of the bodies. size: weighted by n_k."""
+
+    def __post_init__(self) -> None:
+        if self.head_epochs < 0 or self.body_epochs < 1:
+            raise ValueError(
+                f"head_epochs={self.head_epochs} must be at least 0, body_epochs={self.body_epochs} at least 1."
+            )
+        if self.weighting not in ("equal", "size"):
+            raise ValueError(f"weighting={self.weighting!r} must be equal or size.")
+
+    def init(self, fed: Server) -> State:
+        return {"body": fed.initial(0)[fed.layout.body], "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["body"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        net, layout = me.net, me.net.layout
+        epochs = self.head_epochs or me.training.epochs
+        with net.frozen(layout.body):
+            with_head = sgd(me, self._row(me, message), epochs=epochs)
+        with net.frozen(layout.head):
+            trained = sgd(me, with_head, epochs=self.body_epochs, first_epoch=epochs)
+        return Reply({"head": trained[layout.head]}, (trained[layout.body],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
+        weights = replies.weights if self.weighting == "size" else equal
+        return {
+            "body": average(replies.body[0], weights),
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        """The received body, and the head trained on it."""
+        layout = me.net.layout
+        return joined(layout.size, (layout.body, message.shared[0]), (layout.head, trained().state["head"]))
+
+    def received(self, me: Me, message: Message) -> Model:
+        return self._row(me, message)
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        share: Tensor = state["share"]
+        return {"body": share.expand(len(share), -1), "head": torch.eye(len(share))}
+
+    def _row(self, me: Me, message: Message) -> Tensor:
+        layout = me.net.layout
+        head = me.state.get("head", me.net.initial[layout.head])
+        return joined(layout.size, (layout.body, message.shared[0]), (layout.head, head))

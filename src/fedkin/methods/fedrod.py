@@ -1,0 +1,140 @@
+"""FedRoD: On Bridging Generic and Personalized Federated Learning for Image Classification.
+Chen, Chao. ICLR 2022.
+
+| symbol | here |
+|---|---|
+| θ, ψ | body and generic head: state "model" |
+| φ_i | personal head: client state "phi", or made by the hypernetwork |
+| ν, a_i | state "hyper", class frequencies of the client's training rows |
+| γ | gamma |
+| L_BSM = CE(ψz + γ log n_c, y) | balanced softmax: trains θ and ψ |
+| L_ER = CE(ψz + φ_i z, y) | empirical risk: trains φ_i (or ν) alone, on the same batches |
+
+Both predictors share the body; the personal one adds to the generic one. Deviations: φ_i starts at zero, so that the
+two start alike; a class that a client does not have counts as a share of 1e-30, whose logarithm is finite. The authors
+published no code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedkin.local import stream
+from fedkin.maths.mixing import average, shares
+from fedkin.models.network import Layout
+from fedkin.protocol import Data, Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.steps import descent
+
+ABSENT = 1e-30  # share of a class that a client does not have
+
+
+@dataclass(frozen=True)
+class FedRoD(Method):
+    gamma: float = 1.0
+    """γ: how much the generic loss makes up for unlike class counts; 0: plain cross entropy."""
+    hyper: bool = False
+    """Personal heads come from a shared hypernetwork of the client's class frequencies: Fed-RoD (hyper)."""
+    hidden: int = 32
+    """Hidden units of the hypernetwork. Ours: the paper's depends on its networks."""
+    start: Literal["zero", "generic"] = "zero"
+    """φ_i before a client first takes part: zero (predicts as the generic head), or a copy of the received head."""
+
+    matters = {"hidden": {"hyper": True}, "start": {"hyper": False}}
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0 or self.hidden < 1:
+            raise ValueError(f"gamma={self.gamma} must be at least 0 and hidden={self.hidden} at least 1.")
+        if self.start not in ("zero", "generic"):
+            raise ValueError(f"start={self.start!r} must be zero or generic.")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        linear_head(fed.layout, torch.zeros(fed.layout.size))  # says so now if there is no such head
+        state = {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        if self.hyper:
+            first = fed.rng(0, 0x40D).uniform(-1, 1, (self.hidden, fed.classes)) / sqrt(fed.classes)
+            rest = self.hidden + len(fed.layout.head) * (self.hidden + 1)  # zero, so that φ starts at zero
+            state["hyper"] = torch.cat([torch.from_numpy(first).float().flatten(), torch.zeros(rest)])
+        return state
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"], state["hyper"]) if self.hyper else (state["model"],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        new = {"model": average(replies.body[0], replies.weights)}
+        if self.hyper:
+            new["hyper"] = average(replies.body[1], replies.weights)
+        return {**new, "share": shares(len(state["share"]), replies.ids, replies.weights)}
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        net = me.net
+        net.load(message.shared[0])
+        net.train()
+        own = (message.shared[1] if self.hyper else self._phi(me, message)).clone().requires_grad_()
+        generic_step, own_step = descent(me), descent(me)
+        prior = self.gamma * frequencies(me.data).clamp(min=ABSENT).log()
+        for x, y in stream(me):
+            z, logits = net.split(x)
+            gradient = torch.autograd.grad(F.cross_entropy(logits + prior, y), net.parameters)  # L_BSM
+            phi = self._made(me, own) if self.hyper else own
+            both = logits.detach() + F.linear(z.detach(), *linear_head(net.layout, phi))
+            (own_gradient,) = torch.autograd.grad(F.cross_entropy(both, y), [own])  # L_ER
+            generic_step(net.views, list(gradient))
+            own_step([own.data], [own_gradient])
+        own = own.detach()
+        return Reply({}, (net.row(), own)) if self.hyper else Reply({"phi": own}, (net.row(),))
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        phi = self._made(me, message.shared[1]) if self.hyper else self._phi(me, message)
+        return {"model": message.shared[0], "phi": phi}
+
+    def received(self, me: Me, message: Message) -> Model:
+        return {"model": message.shared[0], "phi": torch.zeros(len(me.net.layout.head))}  # the generic model
+
+    def predict(self, me: Me, personal: Model, x: Tensor) -> Tensor:
+        assert isinstance(personal, dict)
+        me.net.load(personal["model"])
+        z, logits = me.net.split(x)
+        return logits + F.linear(z, *linear_head(me.net.layout, personal["phi"]))
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)
+
+    def _phi(self, me: Me, message: Message) -> Tensor:
+        head = message.shared[0][me.net.layout.head]
+        phi: Tensor = me.state.get("phi", torch.zeros_like(head) if self.start == "zero" else head)
+        return phi
+
+    def _made(self, me: Me, hyper: Tensor) -> Tensor:
+        """φ = HN(a_i; ν), with one hidden layer."""
+        classes, head = me.data.classes, len(me.net.layout.head)
+        first, bias, second, last = hyper.split([self.hidden * classes, self.hidden, head * self.hidden, head])
+        hidden = F.relu(first.view(self.hidden, classes) @ frequencies(me.data) + bias)
+        phi: Tensor = second.view(head, self.hidden) @ hidden + last
+        return phi
+
+
+def frequencies(data: Data) -> Tensor:
+    """Class shares of the training rows."""
+    return torch.bincount(data.y, minlength=data.classes).float() / len(data.y)
+
+
+def linear_head(layout: Layout, values: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias out of the head's numbers (or those of a whole row)."""
+    name = layout.layers[layout.head_layer].name
+    pieces = [p for p in layout.pieces if p.name.rpartition(".")[0] == name]
+    if [len(p.shape) for p in pieces] not in ([2], [2, 1]):
+        raise ValueError(f"FedRoD needs a linear head; layer '{name}' has {[p.name for p in pieces]}. Name it: --head.")
+    if len(values) == layout.size:
+        values = values[layout.head]
+    parts = values.split([p.stop - p.start for p in pieces])
+    return parts[0].view(pieces[0].shape), parts[1] if len(parts) > 1 else None

@@ -1,0 +1,131 @@
+"""IFCA: An Efficient Framework for Clustered Federated Learning.
+Ghosh, Chung, Yin, Ramchandran. NeurIPS 2020.
+
+| symbol | here |
+|---|---|
+| k, θ_j | clusters, rows of state "models" |
+| ŝ_i = argmin_j F_i(θ_j) | state "labels", chosen by each client |
+| M_t, m | replies.ids, their number |
+| γ, τ | the run's lr; its epochs (model averaging) |
+| weight sharing (sec. 6) | share_body |
+
+Each client chooses by the loss on all its training rows, in evaluation mode; on a tie it takes the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.local import evaluate, gradient, sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+
+
+@dataclass(frozen=True)
+class IFCA(Method):
+    clusters: int = 4
+    """k: number of models; the paper takes 4 for four rotations of MNIST, 2 for CIFAR-10."""
+    averaging: Literal["model", "gradient"] = "model"
+    """model: clients train the chosen model, the server takes the mean of each cluster (option II). gradient: clients
+    return one gradient on all their rows, the server steps by the run's lr (option I)."""
+    weighting: Literal["equal", "size"] = "equal"
+    """Model averaging: members of a cluster count alike (paper), or by their numbers of rows."""
+    share_body: bool = False
+    """Weight sharing: one body for all and k heads; all clients train the body."""
+
+    matters = {"weighting": {"averaging": "model"}}
+
+    def __post_init__(self) -> None:
+        if self.clusters < 1:
+            raise ValueError(f"clusters={self.clusters} must be at least 1.")
+        if self.averaging not in ("model", "gradient") or self.weighting not in ("equal", "size"):
+            raise ValueError(
+                f"averaging={self.averaging!r} must be model or gradient, weighting={self.weighting!r} equal or size."
+            )
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        models = torch.stack([fed.initial(k) for k in range(self.clusters)])  # unlike, or all would choose the first
+        body = fed.layout.body
+        if self.share_body:
+            models[:, body] = models[0, body]
+        return {
+            "models": models,
+            "labels": torch.full((fed.size,), -1),
+            "share": torch.full((self.clusters, fed.size), 1 / fed.size),
+            "body_share": torch.full((fed.size,), 1 / fed.size),
+            "body": body,
+            "head": fed.layout.head,
+            "lr": fed.training.lr,
+            "parameters": fed.layout.parameters,
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        if self.share_body:
+            return Message(shared=(state["models"][0, state["body"]], state["models"][:, state["head"]]))
+        return Message(shared=(state["models"],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        rows, chosen = replies.body
+        models, share = state["models"].clone(), state["share"].clone()
+        body_share, count = state["body_share"], len(replies.ids)
+        if self.averaging == "gradient":
+            for k in range(self.clusters):  # θ_j − γ/m Σ g_i: by all who answered, not by the cluster's size
+                step = state["lr"] / count * rows[chosen == k].sum(0)
+                models[k, : state["parameters"]] -= step
+            everyone = state["models"][0].clone()
+            everyone[: state["parameters"]] -= state["lr"] / count * rows.sum(0)
+        else:
+            n = replies.n.double() if self.weighting == "size" else torch.ones(count, dtype=torch.double)
+            for k in chosen.unique().tolist():  # a cluster that nobody chose keeps its model
+                inside = chosen == k
+                weights = (n[inside] / n[inside].sum()).float()
+                models[k] = average(rows[inside], weights)
+                share[k] = shares(share.shape[1], replies.ids[inside], weights)
+            weights = (n / n.sum()).float()
+            everyone = average(rows, weights)
+            body_share = shares(share.shape[1], replies.ids, weights)
+        if self.share_body:
+            models[:, state["body"]] = everyone[state["body"]]
+        labels = rows_of(state["labels"], replies.ids, chosen.long())
+        return {**state, "models": models, "share": share, "body_share": body_share, "labels": labels}
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        model, label = choose(me, message)
+        work = gradient(me.net, model, me.data.train)[0] if self.averaging == "gradient" else sgd(me, model)
+        return Reply({}, (work, torch.tensor(label, dtype=torch.int32)))
+
+    def received(self, me: Me, message: Message) -> Model:
+        return choose(me, message)[0]
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        return choose(me, message)[0]
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor | dict[str, Tensor] | None:
+        if self.averaging == "gradient":
+            return None
+        labels, share = state["labels"], state["share"]
+        rows = torch.where((labels >= 0)[:, None], share[labels.clamp(min=0)], share.mean(0))
+        return {"body": state["body_share"].expand(len(labels), -1), "head": rows} if self.share_body else rows
+
+    def describe(self, state: State) -> dict[str, Any]:
+        return {"clusters": state["labels"]}
+
+
+def choose(me: Me, message: Message) -> tuple[Tensor, int]:
+    """The received model with the least loss on this client's training rows, and which one it is."""
+    models = message.shared[0]
+    if len(message.shared) == 2:  # one body, k heads
+        body, heads = message.shared
+        models = torch.empty(len(heads), me.net.layout.size)
+        models[:, me.net.layout.body], models[:, me.net.layout.head] = body, heads
+    losses = [evaluate(me.net, model, me.data.train)[1] for model in models]
+    best = losses.index(min(losses))
+    return models[best], best

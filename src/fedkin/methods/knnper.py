@@ -1,0 +1,130 @@
+"""kNN-Per: Personalized Federated Learning through Local Memorization.
+Marfoq, Neglia, Vidal, Kameni. ICML 2022.
+
+| symbol | here |
+|---|---|
+| h | state "model", trained by FedAvg |
+| φ_h(x) | the head's input: `net.split` |
+| M_m | the features and labels of the client's training rows |
+| k, σ | k, scale |
+| λ_m | lam, or chosen on validation rows |
+| p = λ_m p_knn + (1 − λ_m) p_h | `predict` |
+
+Deviations: λ_m is chosen on validation rows (the authors' code shows a table over test rows); probabilities are mixed
+(their code by default mixes scores with probabilities).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedkin.local import EVALUATION_BATCH, sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.maths.neighbours import neighbour_probabilities
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+
+GRID = torch.linspace(0, 1, 101)
+
+
+@dataclass(frozen=True)
+class KNNPer(Method):
+    k: int = 10
+    """Neighbours that vote; all stored rows where there are fewer."""
+    lam: float = 0.5
+    """λ: weight of the neighbours where it is not chosen, or a client has no validation rows; 0 is FedAvg."""
+    choose: bool = True
+    """Each client chooses λ on its validation rows: the best accuracy, then the lowest loss, then the smallest λ."""
+    scale: float = 1.0
+    """σ: neighbours weigh exp(−distance / σ)."""
+    kernel: Literal["distance", "squared"] = "distance"
+    """squared: exp(−distance² / (dimensions · σ)), as in the authors' code."""
+    capacity: float = 1.0
+    """Share of its training rows that a client stores, drawn at random; 0 is FedAvg."""
+
+    matters = {"lam": {"choose": False}}
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or self.scale <= 0:
+            raise ValueError(f"k={self.k} must be at least 1 and scale={self.scale} above 0.")
+        if not (0 <= self.lam <= 1 and 0 <= self.capacity <= 1):
+            raise ValueError(f"lam={self.lam} and capacity={self.capacity} must lie in [0, 1].")
+        if self.kernel not in ("distance", "squared"):
+            raise ValueError(f"kernel={self.kernel!r} must be distance or squared.")
+
+    # ---- FedAvg
+    def init(self, fed: Server) -> State:
+        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        return Reply({}, (sgd(me, message.shared[0]),))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        return {
+            "model": average(replies.body[0], replies.weights),
+            "share": shares(len(state["share"]), replies.ids, replies.weights),
+        }
+
+    # ---- memory, at the client alone
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        x, y = me.data.train
+        count = round(self.capacity * len(y))
+        if not count:
+            return message.shared[0]
+        kept = torch.randperm(len(y), generator=torch.Generator().manual_seed(me.seed))[:count].sort().values
+        me.net.load(message.shared[0])
+        me.net.eval()
+        model = {"model": message.shared[0], "features": _split(me, x[kept])[0], "labels": y[kept]}
+        return {**model, "lam": self._chosen(me, model) if self.choose else torch.tensor(self.lam)}
+
+    def received(self, me: Me, message: Message) -> Model:
+        return message.shared[0]
+
+    def predict(self, me: Me, personal: Model, x: Tensor) -> Tensor:
+        if isinstance(personal, Tensor):
+            me.net.load(personal)
+            return me.net(x)
+        lam = personal["lam"]
+        near, global_ = self._both(me, personal, x)
+        return (lam * near + (1 - lam) * global_).clamp(min=1e-12).log()
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)
+
+    def _both(self, me: Me, model: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """p_knn and p_h."""
+        me.net.load(model["model"])
+        me.net.eval()
+        features, logits = _split(me, x)
+        near = neighbour_probabilities(
+            features, model["features"], model["labels"],
+            k=self.k, classes=me.data.classes, scale=self.scale, squared=self.kernel == "squared",
+        )  # fmt: skip
+        return near, F.softmax(logits, 1)
+
+    def _chosen(self, me: Me, model: dict[str, Tensor]) -> Tensor:
+        x, y = me.data.validation
+        if not len(y):
+            return torch.tensor(self.lam)
+        near, global_ = self._both(me, model, x)
+        mixed = GRID[:, None, None] * near + (1 - GRID[:, None, None]) * global_
+        right = (mixed.argmax(2) == y).sum(1)
+        loss = -mixed[:, torch.arange(len(y)), y].clamp(min=1e-12).log().sum(1)
+        best = min(range(len(GRID)), key=lambda i: (-int(right[i]), float(loss[i])))
+        return GRID[best].clone()
+
+
+@torch.no_grad()
+def _split(me: Me, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Features and logits of all these rows, in batches."""
+    parts = [me.net.split(batch) for batch in x.split(EVALUATION_BATCH)]
+    return torch.cat([z.flatten(1) for z, _ in parts]), torch.cat([logits for _, logits in parts])

@@ -1,0 +1,104 @@
+"""LG-FedAvg: Think Locally, Act Globally: Federated Learning with Local and Global Representations.
+Liang, Liu, Liu, Allen, Auerbach, Brent, Salakhutdinov, Morency. arXiv 2001.01523, 2020.
+
+| here | meaning |
+|---|---|
+| state "model" | the global layers are its last; its lower ones are those of the warm start |
+| client state "layers" | the client's own lower layers (the local representation) |
+| global_layers | how many layers are global |
+| warm_rounds | rounds of FedAvg on all layers before |
+
+The mirror image of FedPer: lower layers stay, the last ones travel. Deviations: the authors start from a FedAvg model
+trained beforehand, here by `warm_rounds`; they report each client's best model by test accuracy, here the last round's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.steps import joined, last_layers
+
+
+@dataclass(frozen=True)
+class LGFedAvg(Method):
+    global_layers: int = 1
+    """Layers that are averaged, counted back from the head; 0 is Local."""
+    warm_rounds: int = 0
+    """Rounds of FedAvg on all layers first. The authors start from a model that FedAvg has trained."""
+    weighting: Literal["equal", "size"] = "equal"
+    """equal: the plain mean of the answers, as in the authors' code. size: weighted by n_k."""
+
+    def __post_init__(self) -> None:
+        if self.global_layers < 0 or self.warm_rounds < 0:
+            raise ValueError(
+                f"global_layers={self.global_layers} and warm_rounds={self.warm_rounds} must be at least 0."
+            )
+        if self.weighting not in ("equal", "size"):
+            raise ValueError(f"weighting={self.weighting!r} must be equal or size.")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        _, top = last_layers(fed.layout, self.global_layers)
+        return {
+            "model": fed.initial(0),
+            "global": top,
+            "round": 0,
+            # who has lower layers to go on from; everybody knows the common initial model
+            "has": torch.full((fed.size,), self.warm_rounds == 0),
+            "share": torch.full((fed.size,), 1 / fed.size),
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        warm = torch.tensor(state["round"] < self.warm_rounds)
+        model, top = state["model"], state["model"][state["global"]]
+        return Message(shared=(warm,), own=([top if state["has"][i] else model for i in ids.tolist()],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
+        weights = replies.weights if self.weighting == "size" else equal
+        mean, has = average(replies.body[0], weights), state["has"].clone()
+        if state["round"] < self.warm_rounds:
+            model = mean
+        else:
+            model = state["model"].clone()
+            model[state["global"]] = mean
+            has[replies.ids] = True
+        share = shares(len(state["share"]), replies.ids, weights)
+        return {**state, "model": model, "round": state["round"] + 1, "has": has, "share": share}
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        below, top = last_layers(me.net.layout, self.global_layers)
+        trained = sgd(me, self._row(me, message))
+        if message.shared[0]:  # warm: FedAvg, nothing stays
+            return Reply({}, (trained,))
+        return Reply({"layers": trained[below]}, (trained[top],))
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        return self._row(me, message)
+
+    def received(self, me: Me, message: Message) -> Model:
+        return self._row(me, message)
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        share: Tensor = state["share"]
+        everyone = share.expand(len(share), -1)
+        warm = state["round"] <= self.warm_rounds and self.warm_rounds > 0
+        return {"local layers": everyone if warm else torch.eye(len(share)), "global layers": everyone}
+
+    def _row(self, me: Me, message: Message) -> Tensor:
+        """The received global layers on the client's own; on received lower layers where it has none yet."""
+        below, top = last_layers(me.net.layout, self.global_layers)
+        values = message.own[0]
+        assert isinstance(values, Tensor)
+        whole = len(values) == me.net.layout.size
+        own = me.state.get("layers", values[below] if whole else me.net.initial[below])
+        return joined(me.net.layout.size, (below, own), (top, values[top] if whole else values))

@@ -1,0 +1,108 @@
+"""Per-FedAvg: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach.
+Fallah, Mokhtari, Ozdaglar. NeurIPS 2020.
+
+| symbol | here |
+|---|---|
+| F(w) = 1/N Σ f_i(w − α∇f_i(w)) | the objective: one gradient step from w must do well |
+| w_k | state "model" |
+| α | alpha |
+| β | the run's lr |
+| τ | steps |
+| D, D', D'' | `inner`, `outer`, `curve`: independent batches |
+| δ | delta |
+
+Deviations: clients adapt on their training rows (the paper is reported to adapt on test rows); δ is measured along the
+unit vector, because float32 loses a small δ·v. D' is the run's own stream of batches, so α = 0 is FedAvg to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd, stream
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Rows, Server, State
+from fedkin.steps import OTHER_EPOCHS, descent, slope, without_extras
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Method):
+    variant: Literal["fo", "hf"] = "fo"
+    """fo: the Hessian is left out. hf: it is replaced by a difference of two gradients."""
+    alpha: float = 0.01
+    """α: rate of the step with which a client adapts the model; 0 is FedAvg."""
+    steps: int = 0
+    """τ: local steps in a round; 0: as many batches as the run's epochs have. The paper takes 10."""
+    adapt_steps: int = 1
+    """Steps of rate α, on one batch of training rows each, before a client uses the model."""
+    delta: float = 0.001
+    """δ: how far apart the two gradients of hf are taken."""
+    relative: bool = True
+    """δ along the unit vector v / ‖v‖. False: along v itself, as printed."""
+    weighting: Literal["equal", "size"] = "equal"
+    """equal: the plain mean of the answers, as in the paper. size: weighted by n_k."""
+
+    matters = {"delta": {"variant": "hf", "alpha": 0.1}, "relative": {"variant": "hf", "alpha": 0.1}}
+
+    def __post_init__(self) -> None:
+        if self.variant not in ("fo", "hf") or self.weighting not in ("equal", "size"):
+            raise ValueError(
+                f"variant={self.variant!r} must be fo or hf, and weighting={self.weighting!r} equal or size."
+            )
+        if self.alpha < 0 or self.steps < 0 or self.adapt_steps < 0 or self.delta <= 0:
+            raise ValueError(
+                f"alpha={self.alpha}, steps={self.steps} and adapt_steps={self.adapt_steps} must be at least 0 and "
+                f"delta={self.delta} above 0."
+            )
+
+    def init(self, fed: Server) -> State:
+        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"],))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        net = me.net
+        net.load(message.shared[0])
+        net.train()
+        step = descent(me)
+        for inner, outer, curve in zip(*(self._batches(me, number) for number in (1, 0, 2))):
+            w = net.trainable.clone()
+            u = w - self.alpha * slope(net, w, inner)  # the adapted model
+            direction = slope(net, u, outer)  # v = ∇f_i(u; D')
+            if self.variant == "hf":
+                direction = direction - self.alpha * self._curvature(me, w, direction, curve)
+            net.trainable.copy_(w)  # the step is taken from w, not from u
+            step(net.views, net.pieces(direction))
+        return Reply({}, (net.row(),))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        plain = torch.full((len(replies.ids),), 1 / len(replies.ids))
+        weights = replies.weights if self.weighting == "size" else plain
+        return {
+            "model": average(replies.body[0], weights),
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        if not self.adapt_steps:
+            return message.shared[0]
+        plain = without_extras(me)
+        return sgd(plain, message.shared[0], steps=self.adapt_steps, lr=self.alpha, first_epoch=OTHER_EPOCHS)
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)
+
+    def _batches(self, me: Me, number: int) -> Iterator[Rows]:
+        return stream(me, steps=self.steps or None, first_epoch=number * OTHER_EPOCHS)
+
+    def _curvature(self, me: Me, w: Tensor, v: Tensor, rows: Rows) -> Tensor:
+        """∇²f_i(w; D'') v, as a difference of gradients at w ± δv."""
+        delta = self.delta / max(float(v.norm()), 1e-12) if self.relative else self.delta
+        return (slope(me.net, w + delta * v, rows) - slope(me.net, w - delta * v, rows)) / (2 * delta)

@@ -1,0 +1,139 @@
+"""pFedBayes: Personalized Federated Learning via Variational Bayesian Inference.
+Zhang, Li, Li, Guo, Shao. ICML 2022.
+
+| symbol | here |
+|---|---|
+| w(θ) | the global Gaussian: state "model" (means, and buffers) and "rho" |
+| q_i(θ) | the client's Gaussian: client state "model" and "rho" |
+| F_i(w) = min_q E_q[−log p(D_i | θ)] + ζ KL(q ‖ w) | the client's objective |
+| σ = softplus(ρ) | maths.gaussian |
+| ζ | zeta |
+| η₁, η₂ | adam_lr |
+| R | the run's epochs, in batches |
+| β | beta |
+
+On each batch: q_i takes an Adam step with the local copy of w held, then that copy one with q_i held. Deviations: means
+start as the network usually does; Adam starts anew in each round; the KL term is spread over the batches of one epoch.
+The public code (not the authors') draws noise of standard deviation 0.001 (`noise`), five updates a batch (`updates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedkin.local import stream
+from fedkin.maths.gaussian import kl_gradient, kl_gradient_other
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.steps import slope
+
+
+@dataclass(frozen=True)
+class PFedBayes(Method):
+    zeta: float = 10.0
+    """ζ: weight of the divergence between a client's Gaussian and the global one; 0: no exchange at all."""
+    rho: float = -2.5
+    """ρ of every weight at the start: the standard deviation is softplus(ρ)."""
+    adam_lr: float = 0.001
+    """η₁ = η₂: Adam's rate, for both Gaussians. Not the run's lr, which is meant for SGD."""
+    updates: int = 1
+    """Adam steps of q_i on each batch."""
+    noise: float = 1.0
+    """Standard deviation of the noise that is scaled by σ when weights are drawn; 0: the network of the means."""
+    beta: float = 1.0
+    """β: how far the server moves to the mean of the answers; 1: all the way."""
+    samples: int = 0
+    """Networks drawn from q_i whose probabilities are averaged in use; 0: the network of the means."""
+    weighting: Literal["equal", "size"] = "equal"
+    """equal: the plain mean of the answers, as in the paper. size: weighted by n_k."""
+
+    def __post_init__(self) -> None:
+        if min(self.zeta, self.adam_lr, self.noise, self.beta, self.samples) < 0 or self.updates < 1:
+            raise ValueError(
+                f"zeta={self.zeta}, adam_lr={self.adam_lr}, noise={self.noise}, beta={self.beta} and samples="
+                f"{self.samples} must be at least 0, updates={self.updates} at least 1."
+            )
+        if self.weighting not in ("equal", "size"):
+            raise ValueError(f"weighting={self.weighting!r} must be equal or size.")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        return {
+            "model": fed.initial(0),
+            "rho": torch.full((fed.layout.parameters,), self.rho),
+            "share": torch.full((fed.size,), 1 / fed.size),
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"], state["rho"]))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
+        weights = replies.weights if self.weighting == "size" else equal
+        new = {
+            "model": average(replies.body[0], weights),
+            "rho": average(replies.body[1], weights),  # the mean of ρ, which is not the ρ of the mean σ
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+        return {name: (1 - self.beta) * state[name] + self.beta * value for name, value in new.items()}
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        net, count = me.net, me.net.layout.parameters
+        net.load(message.shared[0])
+        net.train()
+        mine = self._own(me, message)
+        mean, rho = mine[0][:count].clone(), mine[1].clone()
+        their_mean, their_rho = message.shared[0][:count].clone(), message.shared[1].clone()
+        own = torch.optim.Adam([mean, rho], lr=self.adam_lr)
+        theirs = torch.optim.Adam([their_mean, their_rho], lr=self.adam_lr)
+        zeta = self.zeta / ceil(len(me.data.y) / me.training.batch_size)
+        generator = torch.Generator().manual_seed(me.seed)
+        for rows in stream(me):
+            for _ in range(self.updates):
+                noise = self.noise * torch.randn(count, generator=generator)
+                likelihood = len(rows.y) * slope(net, mean + F.softplus(rho) * noise, rows)  # a sum over the batch
+                pull = kl_gradient(mean, rho, their_mean, their_rho)
+                mean.grad = likelihood + zeta * pull[0]
+                rho.grad = likelihood * noise * torch.sigmoid(rho) + zeta * pull[1]  # through σ = softplus(ρ)
+                own.step()
+            push = kl_gradient_other(mean, rho, their_mean, their_rho)
+            their_mean.grad, their_rho.grad = zeta * push[0], zeta * push[1]
+            theirs.step()
+        mean, their_mean = mean.detach(), their_mean.detach()
+        buffers = net.flat[count:]
+        state = {"model": torch.cat([mean, buffers]), "rho": rho.detach()}
+        return Reply(state, (torch.cat([their_mean, buffers]), their_rho.detach()))
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        row, rho = self._own(me, message)
+        if not self.samples:
+            return row
+        generator = torch.Generator().manual_seed(me.seed)
+        drawn = row.repeat(self.samples, 1)
+        drawn[:, : len(rho)] += self.noise * F.softplus(rho) * torch.randn(self.samples, len(rho), generator=generator)
+        return {"models": drawn}
+
+    def predict(self, me: Me, personal: Model, x: Tensor) -> Tensor:
+        total: Tensor | None = None
+        for row in [personal] if isinstance(personal, Tensor) else personal["models"]:
+            me.net.load(row)
+            scores = F.log_softmax(me.net(x), 1)
+            total = scores if total is None else torch.logaddexp(total, scores)
+        assert total is not None
+        return total  # the mean of the probabilities, but for a constant
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)
+
+    def _own(self, me: Me, message: Message) -> tuple[Tensor, Tensor]:
+        """q_i; a newcomer's is the received w."""
+        return me.state.get("model", message.shared[0]), me.state.get("rho", message.shared[1])

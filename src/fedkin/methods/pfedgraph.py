@@ -1,0 +1,99 @@
+"""pFedGraph: Personalized Federated Learning with Inferred Collaboration Graphs.
+Ye, Ni, Wu, Chen, Wang. ICML 2023.
+
+| symbol | here |
+|---|---|
+| A, row i | state "graph": min over the simplex of λ_g ‖a − p‖² − Σ_j a_j cos(Δ_i, Δ_j) |
+| p_j, Δ_j | share of the rows; w_j less the initial model |
+| θ̃_i = Σ_j a_ij w_j | what is sent to client i |
+| λ_g (alpha in the code), λ | graph_lam, lam |
+
+The row is the projection of p + cos/(2λ_g) onto the simplex. Locally F_i(w) − λ cos(w, θ̃_i) is minimised; the authors'
+code adds + λ cos, which pushes away: `official_sign`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.local import sgd
+from fedkin.maths.graph import cosine
+from fedkin.maths.kmeans import gram
+from fedkin.maths.peers import on_simplex
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+
+ALIKE = 0.9  # from the authors' code: cosines above this count as 1
+
+
+@dataclass(frozen=True)
+class PFedGraph(Method):
+    graph_lam: float = 0.8
+    """λ_g: how near rows of the graph keep to the clients' shares; large: FedAvg, small: each alone."""
+    lam: float = 0.01
+    """λ: weight of the cosine to the received model in local training."""
+    official_sign: bool = False
+    """The cosine with the sign of the authors' code."""
+
+    matters = {"official_sign": {"lam": 1.0}, "lam": {"lam": 1.0}}
+
+    def __post_init__(self) -> None:
+        if not self.graph_lam > 0 or self.lam < 0:
+            raise ValueError(f"graph_lam={self.graph_lam} must be above 0 and lam={self.lam} at least 0.")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        return {
+            "models": fed.initial(0).repeat(fed.size, 1),
+            "initial": fed.initial(0),
+            "known": torch.zeros(fed.size, dtype=torch.bool),
+            "graph": torch.eye(fed.size),
+            "n": fed.n,
+            "parameters": fed.layout.parameters,
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(own=(state["graph"][ids] @ state["models"],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        models = rows_of(state["models"], replies.ids, replies.body[0])
+        known = state["known"].clone()
+        known[replies.ids] = True
+        ids = known.nonzero().flatten()
+        count = state["parameters"]
+        similarity = cosine(gram(models[ids][:, :count], state["initial"][None, :count], ids * 0))
+        similarity[similarity > ALIKE] = 1
+        share = state["n"][ids].double().numpy()
+        share = share / share.sum()
+        rows = on_simplex(share + similarity / (2 * self.graph_lam))  # row i of the graph
+        graph = torch.zeros_like(state["graph"])
+        graph[:, ids] = torch.from_numpy(share).float()  # who was never heard gets the mean of those who were
+        graph[ids[:, None], ids] = torch.from_numpy(np.ascontiguousarray(rows)).float()
+        return {**state, "models": models, "known": known, "graph": graph}
+
+    # ---- client
+    def local(self, me: Me, message: Message) -> Reply:
+        start = message.own[0]
+        assert isinstance(start, Tensor)
+        centre = start[: me.net.layout.parameters]
+        strength = self.lam if self.official_sign else -self.lam
+
+        def pull(w: Tensor) -> Tensor:
+            lengths = (w.norm() * centre.norm()).clamp(min=1e-12)
+            along = (w @ centre) / lengths
+            slope: Tensor = centre / lengths - along * w / w.square().sum().clamp(min=1e-12)
+            return strength * slope
+
+        return Reply({}, (sgd(me, start, pull=pull if self.lam else None),))
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        return trained().body[0]
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor:
+        graph: Tensor = state["graph"]
+        return graph

@@ -1,0 +1,133 @@
+"""pFedMe: Personalized Federated Learning with Moreau Envelopes.
+T. Dinh, Tran, Nguyen. NeurIPS 2020.
+
+| symbol | here |
+|---|---|
+| F_i(w) = min_θ f_i(θ) + λ/2 ‖θ − w‖² | the Moreau envelope, the clients' objective |
+| w^t | state "model" |
+| w_i, θ_i | `w`, client state "theta" (the personal model) |
+| λ | lam |
+| K, η_p | inner_steps, inner_lr: gradient steps on the envelope's inner problem |
+| R, η | local_rounds, the run's lr |
+| β | beta |
+| S^t | state "round" and "seed" draw who is averaged |
+
+All clients work in every round and S^t only says who is averaged (`everyone`); those outside S^t send nothing back.
+Deviations: no momentum; the authors' hidden weight decay of 0.001 in the inner problem is the run's weight_decay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkin.local import stream
+from fedkin.maths.mixing import average, shares
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, ragged, round_half_up
+from fedkin.steps import slope
+
+
+@dataclass(frozen=True)
+class PFedMe(Method):
+    lam: float = 15.0
+    """λ: how strongly personal models are held at the global one."""
+    inner_steps: int = 5
+    """K: gradient steps on the inner problem, all on the same batch."""
+    inner_lr: float = 0.05
+    """η_p: their rate; inner_lr · lam should stay below 1."""
+    local_rounds: int = 0
+    """R: batches in a round; 0: as many as the run's epochs have. The paper takes 20."""
+    beta: float = 1.0
+    """β: how far the server moves to the mean of the answers; 1: all the way."""
+    warm_start: bool = True
+    """θ goes on from the last batch's, as in the authors' code. False: it starts at w_i for every batch."""
+    everyone: bool = True
+    """All clients work in every round, and the run's participation says how many are averaged. False: only those."""
+    weighting: Literal["equal", "size"] = "equal"
+    """equal: the plain mean of the answers, as in the paper. size: weighted by n_k, as in the authors' code."""
+
+    matters = {"everyone": {"settings": {"participation": 0.5}}}
+
+    def __post_init__(self) -> None:
+        if self.weighting not in ("equal", "size"):
+            raise ValueError(f"weighting={self.weighting!r} must be equal or size.")
+        if self.lam < 0 or self.inner_lr < 0 or self.beta < 0 or self.local_rounds < 0 or self.inner_steps < 1:
+            raise ValueError(
+                f"lam={self.lam}, inner_lr={self.inner_lr}, beta={self.beta} and local_rounds={self.local_rounds} must "
+                f"be at least 0, inner_steps={self.inner_steps} at least 1."
+            )
+
+    def init(self, fed: Server) -> State:
+        if fed.training.lr * self.lam >= 2:
+            raise ValueError(
+                f"lr={fed.training.lr} times lam={self.lam} is {fed.training.lr * self.lam:.3g}: from 2 on the models "
+                f"swing apart. Take lr of at most {1 / self.lam:.3g}."
+            )
+        return {
+            "model": fed.initial(0),
+            "share": torch.full((fed.size,), 1 / fed.size),
+            "round": 0,
+            "seed": fed.seed,
+            "participation": fed.participation if self.everyone else 1.0,
+        }
+
+    def select(self, state: State, fed: Server, round: int) -> Tensor:
+        return fed.ids if self.everyone else fed.sample(round)
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        counted = torch.zeros(len(ids), dtype=torch.bool)  # S^t
+        count = max(1, round_half_up(state["participation"] * len(ids)))
+        rng = np.random.default_rng([state["seed"], state["round"], 0x3E])
+        counted[torch.from_numpy(rng.choice(len(ids), size=count, replace=False))] = True
+        return Message(shared=(state["model"],), own=(counted,))
+
+    @ragged
+    def local(self, me: Me, message: Message) -> Reply:
+        net, parameters = me.net, me.net.layout.parameters
+        net.load(message.shared[0])
+        net.train()
+        w = message.shared[0][:parameters].clone()
+        theta = w.clone()
+        decay = me.training.weight_decay
+        for rows in stream(me, steps=self.local_rounds or None):
+            if not self.warm_start:
+                theta = w.clone()
+            for _ in range(self.inner_steps):
+                gradient = slope(net, theta, rows) + self.lam * (theta - w) + decay * theta
+                theta = theta - self.inner_lr * gradient
+            w = w - me.training.lr * self.lam * (w - theta)  # ∇F_i(w) = λ(w − θ)
+        buffers = net.flat[parameters:]
+        counted = message.own[0]
+        answer = torch.cat([w, buffers]) if counted else torch.empty(0)
+        return Reply({"theta": torch.cat([theta, buffers])}, (answer,))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        state = {**state, "round": state["round"] + 1}
+        there = [place for place, answer in enumerate(replies.body[0]) if len(answer)]
+        if not there:
+            return state
+        weights = replies.n[there].double() if self.weighting == "size" else torch.ones(len(there)).double()
+        weights = (weights / weights.sum()).float()
+        mean = average(torch.stack([replies.body[0][place] for place in there]), weights)
+        share = shares(len(state["share"]), replies.ids[there], weights)
+        return {
+            **state,
+            "model": (1 - self.beta) * state["model"] + self.beta * mean,
+            "share": (1 - self.beta) * state["share"] + self.beta * share,
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        theta: Tensor = me.state.get("theta", message.shared[0])
+        return theta
+
+    def received(self, me: Me, message: Message) -> Model:
+        return message.shared[0]
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)

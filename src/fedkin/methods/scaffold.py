@@ -1,0 +1,93 @@
+"""SCAFFOLD: Stochastic Controlled Averaging for Federated Learning.
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. ICML 2020.
+
+| symbol | here |
+|---|---|
+| x | state "model" |
+| c | state "control" |
+| c_i | state "control" of client i |
+| y_i | reply 0 |
+| Δc_i | reply 1 |
+| η_g | server_lr |
+| η_l, K | the run's lr, and its epochs in steps |
+
+Control variates cover the trainable numbers only; buffers of batch norm are averaged. With the run's momentum, K of
+option II is the sum of what the steps' gradients count (it is K without), so that c_i stays a mean of gradients.
+A lost reply loses its Δc_i: from then on c differs from the mean of the c_i, as it would in the paper's protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.local import gradient, sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.maths.steps import accumulation, local_steps, plain_shares, step_towards
+from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+
+
+@dataclass(frozen=True)
+class Scaffold(Method):
+    server_lr: float = 1.0
+    """How far the server goes towards the mean of the replies (η_g); 1: all the way."""
+    option: Literal["II", "I"] = "II"
+    """How a client renews c_i. II: from the way it went. I: the gradient over all its rows at x, one more pass."""
+    weighting: Literal["equal", "size"] = "equal"
+    """equal: every client counts the same, as in the paper. size: by n_i, the objective of FedAvg."""
+
+    def __post_init__(self) -> None:
+        if self.server_lr <= 0:
+            raise ValueError(f"server_lr={self.server_lr} must be above 0: at 0 the server never moves.")
+        if self.option not in ("I", "II") or self.weighting not in ("equal", "size"):
+            raise ValueError(f"option={self.option!r} must be I or II, and weighting={self.weighting!r} equal or size.")
+
+    def init(self, fed: Server) -> State:
+        alike = self.weighting == "equal"
+        return {
+            "model": fed.initial(0),
+            "control": torch.zeros(fed.layout.parameters),
+            "part": plain_shares(fed.size) if alike else (fed.n.double() / fed.n.sum()).float(),
+            "share": plain_shares(fed.size),
+        }
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"], state["control"]))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        x, c = message.shared
+        lr, momentum = me.training.lr, me.training.momentum
+        mine: Tensor = me.state.get("control", torch.zeros_like(c))
+        y = sgd(me, x, pull=lambda w: c - mine)  # y <- y - η_l (g(y) - c_i + c), eq. (3)
+        anchor = x[: len(c)]
+        if self.option == "I":  # eq. (4), i
+            new = gradient(me.net, x, me.data.train)[0] + me.training.weight_decay * anchor
+        else:  # eq. (4), ii
+            steps = local_steps(len(me.data.y), me.training.batch_size, me.training.epochs)
+            new = mine - c + (anchor - y[: len(c)]) / (lr * accumulation(steps, lr=lr, momentum=momentum))
+        return Reply({"control": new}, (y, new - mine))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        weights = plain_shares(len(replies.ids)) if self.weighting == "equal" else replies.weights
+        y, change = replies.body
+        model, control = state["model"], state["control"]
+        return {
+            "model": step_towards(model, average(y, weights), self.server_lr, len(control)),  # eq. (5)
+            "control": control + average(change, state["part"][replies.ids]),  # c + |S|/N mean Δc_i, eq. (5)
+            "part": state["part"],
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+
+    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+        return message.shared[0]
+
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)
+
+    def describe(self, state: State) -> dict[str, float]:
+        return {"control_norm": float(state["control"].norm())}

@@ -1,0 +1,487 @@
+"""DC-PFL against the paper, in plain loops, and what the paper leaves to be decided."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+import fedkin
+from fedkin.engine.work import client_seed
+from fedkin.local import evaluate, sgd
+from fedkin.methods.dcpfl import DCPFL
+from fedkin.models.build import maker
+from fedkin.models.network import Network
+from fedkin.protocol import Me, Message, Training
+from fedkin.store import equal
+
+SMALL = {"model": "mlp", "model_options": {"width": 0.25}, "lr": 0.1, "batch_size": 16, "seed": 5, "engine": "serial"}
+SOON = {"start_rounds": 2, "tau": 1, "window": 2, "patience": 1, "hold": 1, "alpha": 2, "low": 0.95}
+NEVER = 10_000  # a patience that no run reaches: no trial
+
+
+@pytest.fixture(scope="module")
+def fed():
+    return fedkin.federate("digits", partition="dirichlet", clients=6, alpha=0.3, samples_per_client=50, seed=3)
+
+
+def run(method, fed, **changes):
+    return fedkin.run(method, fed, **{**SMALL, "rounds": 8, "evaluate_every": 0, **changes})
+
+
+def told(result, metric):
+    return {row.round: row.value for row in result.history.select(metric) if row.client is None}
+
+
+def bytes_of(result, way, client=0):
+    return {row.round: row.value for row in result.history.select(f"bytes_{way}") if row.client == client}
+
+
+# ---- the paper in plain loops
+def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
+    """Everybody takes part and no reply is lost. `period` training rounds make one communication round k."""
+    net = Network(maker("mlp", fed.shape, fed.classes, 5, {"width": 0.25})(0), fed.example)
+    layers = [layer.positions for layer in net.layout.layers]
+    training = Training(lr, epochs, 16)
+    everyone = range(len(fed))
+    data = [fed.data(i) for i in everyone]
+    period = m.tau if m.tau_counts == "rounds" else -(-m.tau // epochs)
+
+    def train(row, i, t):
+        return sgd(Me({}, data[i], client_seed(5, t, i), net, training), row)
+
+    def loss(row, i):
+        return evaluate(net, row, data[i].train)[1]
+
+    def mean(rows, group):
+        total = sum(int(fed.sizes[i]) for i in group)
+        return sum(rows[i].double() * (int(fed.sizes[i]) / total) for i in group).float()
+
+    def scaled(x, low, high):
+        return (x - low) / (high - low)
+
+    def layer_discrepancy(rows, centre, group, at):  # eq. (5)
+        low, high = min(rows[i][at].min() for i in group), max(rows[i][at].max() for i in group)
+        return sum(
+            float((scaled(rows[i][at], low, high) - scaled(centre[at], low, high)).abs().sum()) / len(at) for i in group
+        ) / len(group)
+
+    def cut(distance, gamma):  # sec. II-C and III-B, by hand
+        merged, heights, steps = [[i] for i in everyone], [], []
+
+        def apart(pair):
+            return np.mean([distance[i, j] for i in pair[0] for j in pair[1]])
+
+        while len(merged) > 1:
+            pair = min(itertools.combinations(merged, 2), key=apart)
+            heights.append(apart(pair))
+            merged = [g for g in merged if g not in pair] + [pair[0] + pair[1]]
+            steps.append(merged)
+        kept = [[i] for i in everyone]
+        for height, step in zip(heights, steps):
+            if gamma > 0 and height <= gamma * heights[-1]:
+                kept = step
+        return sorted(sorted(g) for g in kept)
+
+    def decrease_ended(curve):  # sec. III-C
+        smooth = [np.mean(curve[max(0, t - m.window + 1) : t + 1]) for t in range(len(curve))]
+        r = {}
+        for t in range(max(2, m.window), len(curve)):
+            slope, before = smooth[t] - smooth[t - 1], smooth[t - 1] - smooth[t - 2]
+            r[t] = (1 + slope**2) ** 1.5 / (slope - before) if slope > before else np.inf  # eq. (4)
+        best = min(r, key=r.get) if r else None
+        return best is not None and r[best] < np.inf and len(curve) - 1 - best >= m.patience
+
+    w = {i: net.initial.clone() for i in everyone}
+    groups, models, spread = [list(everyone)], [net.initial.clone()], [[np.inf] * len(layers)]
+    fresh = [list(range(len(layers)))]  # layers of each group that were aggregated just before
+    distance, gamma, curve, wait, trial = np.zeros((len(fed), len(fed))), 1.0, [], None, None
+    seen = {"losses": {}, "trials": {}, "down": {}, "up": {}, "low": 0}
+
+    def download(i, gs, ms):
+        g = next(k for k, members in enumerate(gs) if i in members)
+        parent = next(k for k, members in enumerate(groups) if i in members)
+        row = w[i].clone()
+        for layer in fresh[parent]:
+            row[layers[layer]] = ms[g][layers[layer]]
+        return row, sum(len(layers[layer]) for layer in fresh[parent])
+
+    for k in range(1, rounds // period + 1):
+        first = (k - 1) * period + 1
+        starts = {i: download(i, groups, models) for i in everyone}
+        seen["down"][first] = 4 * starts[0][1]
+        before = np.mean([loss(starts[i][0], i) for i in everyone])
+        w_old = {i: train(starts[i][0], i, first) for i in everyone}
+        if trial is None:
+            w = w_old
+            curve.append(before)
+        else:
+            starts_new = {i: download(i, trial["groups"], trial["models"])[0] for i in everyone}
+            seen["down"][first] *= 2
+            w_new = {i: train(starts_new[i], i, first) for i in everyone}
+            old, new = (np.mean([loss(rows[i], i) for i in everyone]) for rows in (w_old, w_new))
+            seen["trials"][first] = ("accepted" if new < old else "refused", old, new)
+            if new < old:
+                before = np.mean([loss(starts_new[i], i) for i in everyone])
+                w, groups, models, spread = w_new, trial["groups"], trial["models"], trial["spread"]
+                gamma, curve, wait = trial["gamma"], [before], None
+            else:
+                w, wait = w_old, m.hold
+                curve.append(before)
+            trial = None
+        seen["losses"][first] = before
+        for t in range(first + 1, first + period):  # local work, nothing travels
+            w = {i: train(w[i], i, t) for i in everyone}
+        fresh = []
+        for g, members in enumerate(groups):
+            average = np.mean(spread[g])
+            high = [layer for layer in range(len(layers)) if not spread[g][layer] < m.low * average]  # eq. (6)
+            whole = not m.layerwise or k <= m.start_rounds or k % m.alpha == 0
+            seen["low"] += 0 if whole else len(layers) - len(high)
+            fresh.append(list(range(len(layers))) if whole else high)
+            if len(members) == 1 and m.lone == "silent":
+                fresh[-1] = []
+            if 0 in members:
+                seen["up"][first + period - 1] = 4 * sum(len(layers[layer]) for layer in fresh[-1])
+            centre = mean(w, members)
+            for layer in fresh[-1]:
+                models[g][layers[layer]] = centre[layers[layer]]
+                spread[g][layer] = layer_discrepancy(w, centre, members, layers[layer])
+        if k <= m.start_rounds:
+            low, high = min(w[i].min() for i in everyone), max(w[i].max() for i in everyone)
+            for i, j in itertools.product(everyone, everyone):  # eq. (3), averaged over the first T_start rounds
+                d = (scaled(w[i], low, high) - scaled(w[j], low, high)).abs().double().mean()
+                distance[i, j] += float(d) / m.start_rounds
+        if k < m.start_rounds:
+            continue
+        ready = decrease_ended(curve) if wait is None else wait == 0
+        if wait is not None:
+            wait = None if wait == 0 else wait - 1
+        lower, wanted = gamma, groups
+        while ready and wanted == groups and lower > 0:
+            lower = max(0.0, round(lower - m.step, 9))
+            wanted = cut(distance, lower)
+        if wanted != groups:
+            trial = {"groups": wanted, "gamma": lower, "models": [], "spread": []}
+            for members in wanted:
+                g = next(k for k, old in enumerate(groups) if members[0] in old)
+                model, d, centre = models[g].clone(), list(spread[g]), mean(w, members)
+                for layer in fresh[g]:
+                    model[layers[layer]] = centre[layers[layer]]
+                    d[layer] = layer_discrepancy(w, centre, members, layers[layer])
+                trial["models"].append(model)
+                trial["spread"].append(d)
+    seen["groups"], seen["models"], seen["gamma"], seen["distance"] = groups, models, gamma, distance
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds", "epochs", "lr", "outcomes"),
+    [
+        ({"step": 0.1}, 14, 1, 0.3, "refused refused refused accepted"),
+        ({"step": 1.0, "hold": 2, "alpha": 3, "low": 1.0}, 11, 1, 0.3, "accepted"),
+        ({"tau": 2, "tau_counts": "rounds"}, 18, 1, 0.1, "accepted"),
+        ({"tau": 3, "layerwise": False, "lone": "sends"}, 16, 2, 0.1, "accepted"),
+    ],
+)
+def test_is_the_paper_in_plain_loops(fed, changes, rounds, epochs, lr, outcomes):
+    method = DCPFL(**{**SOON, **changes})
+    expected = plain(fed, method, rounds, epochs, lr)
+    result = run(method, fed, rounds=rounds, epochs=epochs, lr=lr)
+    found = told(result, "trial")
+    assert {t: v["outcome"] for t, v in found.items()} == {t: v[0] for t, v in expected["trials"].items()}
+    assert " ".join(v["outcome"] for v in found.values()) == outcomes
+    for t, (_, old, new) in expected["trials"].items():
+        assert (found[t]["old"], found[t]["new"]) == pytest.approx((old, new), rel=1e-4)
+    losses = told(result, "loss")
+    assert losses.keys() == expected["losses"].keys()
+    assert list(losses.values()) == pytest.approx(list(expected["losses"].values()), rel=1e-4)
+    np.testing.assert_allclose(
+        np.array(next(iter(told(result, "discrepancy").values()))), expected["distance"], rtol=1e-4, atol=1e-9
+    )
+    labels = result.state["labels"]
+    assert result.state["gamma"] == expected["gamma"]
+    for g, members in enumerate(expected["groups"]):
+        assert (labels == labels[members[0]]).nonzero().flatten().tolist() == members
+        torch.testing.assert_close(
+            result.state["groups"]["models"][int(labels[members[0]])], expected["models"][g], rtol=1e-3, atol=1e-4
+        )
+    assert (expected["low"] > 0) == method.layerwise  # otherwise this test sees nothing of eq. (6)
+    # bytes: the layers, one byte a layer where there is something to say, losses of four bytes
+    down, up = bytes_of(result, "down"), bytes_of(result, "up")
+    for t in range(1, rounds + 1):
+        assert 0 <= down[t] - expected["down"].get(t, 0) <= 6
+        assert 0 <= up[t] - expected["up"].get(t, 0) <= 16
+        if t not in expected["down"]:
+            assert down[t] in (0, 2)
+
+
+# ---- reductions
+@pytest.mark.parametrize("changes", [{}, {"participation": 0.6, "lost": 0.3}, {"epochs": 2, "momentum": 0.9}])
+def test_one_group_tau_1_and_all_layers_high_is_fedavg_to_the_bit(fed, changes):
+    ours = run(DCPFL(tau=1, low=0, patience=NEVER), fed, rounds=7, **changes)
+    theirs = run("fedavg", fed, rounds=7, **changes)
+    assert torch.equal(ours.state["groups"]["models"][0], theirs.state["model"])
+    assert torch.equal(ours.state["groups"]["shares"][0, 0], theirs.state["share"])
+    for scope in ("round", "all"):
+        pairs = [
+            {(row.round, row.client): row.value for row in r.history.select("personal_loss", scope=scope)}
+            for r in (ours, theirs)
+        ]
+        assert pairs[0] == pairs[1]
+
+
+def test_batch_norm_and_its_buffers_are_averaged_too(fed):
+    def network(shape, classes):
+        from torch import nn
+
+        return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, affine=False), nn.Linear(64, 12), nn.Linear(12, classes))
+
+    changes = {"model": network, "model_options": {}, "rounds": 4}
+    ours, theirs = run(DCPFL(tau=1, low=0, patience=NEVER), fed, **changes), run("fedavg", fed, **changes)
+    assert torch.equal(ours.state["groups"]["models"][0], theirs.state["model"])
+
+
+def test_tau_in_epochs_or_in_rounds(fed):
+    """τ = 4: with two epochs a round, every 2 rounds or every 4."""
+    for counts, period in (("epochs", 2), ("rounds", 4)):
+        result = run(DCPFL(tau=4, tau_counts=counts), fed, epochs=2)
+        up = bytes_of(result, "up")
+        assert [t for t, value in up.items() if value > 1000] == list(range(period, 9, period))
+        assert result.state["period"] == period
+    assert run(DCPFL(tau=5), fed, epochs=3, rounds=1).state["period"] == 2  # the first round end with 5 epochs done
+
+
+# ---- the cost
+@dataclass(frozen=True)
+class FirstLayerLow(DCPFL):
+    def _low(self, state):
+        return torch.tensor([[True, False]] * len(state["groups"]["models"]) + [[False, False]])
+
+
+@pytest.mark.parametrize("period", [1, 2])
+def test_bytes_over_alpha_tau_rounds_are_the_formula(fed, period):
+    alpha, layers = 3, 2
+    method = FirstLayerLow(tau=period, tau_counts="rounds", alpha=alpha, start_rounds=1, patience=NEVER)
+    result = run(method, fed, rounds=3 * alpha * period)
+    low, high = 64 * 16 + 16, 16 * 10 + 10
+    down, up = bytes_of(result, "down"), bytes_of(result, "up")
+    for begin in (alpha * period, 2 * alpha * period):  # after the starting phase
+        rounds = range(begin + 1, begin + alpha * period + 1)
+        weights = 4 * (alpha * high + low)
+        # downloads lag uploads by one round, so any α·τ rounds have one download of everything
+        plans = layers * alpha * min(period, 2)
+        assert sum(up[t] for t in rounds) == weights + 4 * alpha
+        assert sum(down[t] for t in rounds) == weights + plans
+    full = [t for t, value in up.items() if value >= 4 * (low + high)]
+    assert full == [period, *range(alpha * period, 3 * alpha * period + 1, alpha * period)]
+    assert result.summary["bytes_up"] < run("fedavg", fed, rounds=3 * alpha * period).summary["bytes_up"]
+
+
+def test_a_trial_doubles_what_goes_down_and_the_work_but_not_what_goes_up(fed):
+    result = run(DCPFL(**{**SOON, "layerwise": False, "lone": "sends"}), fed, rounds=8)
+    model, (trial, *_) = 4 * (64 * 16 + 16 + 170), list(told(result, "trial"))
+    down, up = bytes_of(result, "down"), bytes_of(result, "up")
+    assert down[trial - 1] == model + 2
+    assert down[trial] == 2 * model + 1 + 2 + 1 + 2  # both models, the flag; then the verdict; a plan with each
+    assert up[trial - 1] == model + 4
+    assert up[trial] == model + 16  # two losses before, two after
+    flops = {row.round: row.value for row in result.history.select("flops") if row.client == 0}
+    assert 2 * flops[trial - 1] < flops[trial] < 2.8 * flops[trial - 1]
+    # participants are measured in a trial, too
+    assert len(result.history.values("personal", round=trial, scope="round")) == 6
+
+
+# ---- trials
+@dataclass(frozen=True)
+class WorseSplit(DCPFL):
+    def _split(self, state, gamma, replies, uploads, due):
+        trial = super()._split(state, gamma, replies, uploads, due)
+        worse = {**trial["groups"], "models": -3 * trial["groups"]["models"]}
+        return {**trial, "groups": worse}
+
+
+@pytest.mark.parametrize("hold", [0, 3])
+def test_a_worse_split_keeps_the_old_groups_and_waits(fed, hold):
+    settings = {**SOON, "hold": hold}
+    result = run(WorseSplit(**settings), fed, rounds=14)
+    trials = told(result, "trial")
+    assert len(trials) > 1
+    assert all(v["outcome"] == "refused" and v["new"] > v["old"] for v in trials.values())
+    assert {b - a for a, b in itertools.pairwise(trials)} == {hold + 1}
+    assert {v["gamma"] for v in trials.values()} == {next(iter(trials.values()))["gamma"]}  # γ̃ falls with the groups
+    assert all(set(labels) == {0} for labels in told(result, "clusters").values())
+    # a trial that is refused leaves no trace in the models
+    without = run(DCPFL(**{**settings, "patience": NEVER}), fed, rounds=14)
+    assert torch.equal(result.state["groups"]["models"], without.state["groups"]["models"])
+    assert equal(result.state["losses"], without.state["losses"])
+
+
+def test_groups_only_ever_split_and_gamma_only_falls(fed):
+    result = run(DCPFL(**SOON), fed, rounds=20)
+    clusters, gammas = list(told(result, "clusters").values()), list(told(result, "gamma").values())
+    assert sorted(gammas, reverse=True) == gammas
+    assert max(clusters[-1]) > 0
+    for before, after in itertools.pairwise(clusters):
+        assert len(set(zip(before, after))) == len(set(after))
+    accepted = [t for t, v in told(result, "trial").items() if v["outcome"] == "accepted"]
+    assert [t + 1 for t, (a, b) in enumerate(itertools.pairwise(clusters), 1) if a != b] == accepted
+    # a new period has a loss curve of its own: nothing is said before it is `window` rounds long
+    assert all(told(result, "radius")[t] is None for t in accepted)
+    ends = told(result, "rdp_end")
+    assert all(t + 1 in told(result, "trial") for t in ends if t < 20)
+    assert all(end <= t - SOON["patience"] for t, end in ends.items())
+
+
+def test_fixed_groups_are_cut_once_the_tree_is_there(fed):
+    result = run(DCPFL(**{**SOON, "dynamic": False, "gamma": 0.7}), fed, rounds=6)
+    counts = [len(set(labels)) for labels in told(result, "clusters").values()]
+    assert counts[0] == 1
+    assert counts[1] > 1
+    assert set(counts[1:]) == {counts[1]}
+    assert not told(result, "trial")
+    assert list(told(result, "tree")) == list(told(result, "discrepancy")) == [2]  # told once
+
+
+def test_a_client_alone_has_the_same_model_whether_it_sends_it_or_not(fed):
+    fields = {**SOON, "dynamic": False, "gamma": 0.8}
+    silent, sends = (run(DCPFL(**fields, lone=lone), fed, rounds=6) for lone in ("silent", "sends"))
+    labels = silent.state["labels"]
+    alone = [i for i in range(6) if int((labels == labels[i]).sum()) == 1]
+    assert 0 < len(alone) < 6
+    for scope in ("round", "all"):
+        assert [row[:4] for row in silent.history.select("personal_loss", scope=scope)] == [
+            row[:4] for row in sends.history.select("personal_loss", scope=scope)
+        ]
+    for client in alone:  # a byte a layer down to ask for the loss, the loss up
+        assert [bytes_of(silent, way, client)[6] for way in ("down", "up")] == [2, 4]
+        assert bytes_of(sends, "up", client)[6] > 1000
+    assert told(silent, "loss") == told(sends, "loss")
+    everyone = run(DCPFL(**{**fields, "gamma": 0.0}), fed, rounds=6)
+    assert {row.value for row in everyone.history.select("bytes_up") if row.round > 2} == {4}
+
+
+def test_presets():
+    assert fedkin.method("dcpfl") == DCPFL()
+    assert fedkin.method("dcpfl-nola") == DCPFL(layerwise=False)
+    assert fedkin.method("dcpfl-nodc") == DCPFL(dynamic=False, gamma=0.8)
+
+
+# ---- who holds what
+def test_a_client_is_sent_what_its_group_averaged_since_it_last_had_it(fed):
+    method = FirstLayerLow(tau=1, start_rounds=1, alpha=4, patience=NEVER)
+    state = run(method, fed, rounds=6).state  # fc1 was averaged in round 1 and 4, fc2 in every round
+    model, low = state["groups"]["models"][0], 64 * 16 + 16
+    assert state["groups"]["version"].tolist() == [[4, 6]]
+    held = state["held"].clone()
+    held[0], held[1] = -1, torch.tensor([1, 1])  # never there; there in round 2 for the last time
+    message = method.send({**state, "held": held}, torch.arange(6))
+    assert torch.equal(message.own[0][0], model)
+    assert torch.equal(message.own[0][1], model)
+    assert torch.equal(message.own[0][2], model[low:])
+    assert message.own[1][2].tolist() == [4, 1 + 2 + 4]  # fc2 is here, fc2 is wanted back, and the loss
+    silent = method.send({**state, "held": held + 10, "period": 100, "clock": 101}, torch.arange(6))
+    assert [len(part) for own in silent.own for part in own] == [0] * 12
+
+
+def test_layers_not_due_stay_the_clients_own(fed, make_me):
+    method = DCPFL(tau=1)
+    me = make_me(0, lr=0.1)
+    first, second = (layer.positions for layer in me.net.layout.layers)
+    own, part = torch.randn(me.net.layout.size), torch.randn(len(second))
+    me = me._replace(state={"models": [own], "received": own, "made": 0})
+    message = Message(own=(part, torch.tensor([4, 1 + 2 + 4], dtype=torch.uint8)))  # type: ignore[arg-type]
+    start = own.clone()
+    start[second] = part
+    assert torch.equal(method.received(me, message), start)
+    reply = method.local(me, message)
+    expected = sgd(me, start)
+    assert torch.equal(reply.state["models"][0], expected)
+    assert torch.equal(reply.body[0], expected[second])
+    assert not torch.equal(expected[first], own[first])  # they are trained all the same
+    assert float(reply.body[1][0]) == pytest.approx(evaluate(me.net, start, me.data.train)[1])
+    # after the work, as in a round: still the model as it was received
+    after = me._replace(state=reply.state)
+    assert torch.equal(method.received(after, message), start)
+    assert torch.equal(method.personal(after, message, lambda: reply), start)
+    assert torch.equal(DCPFL(use="trained").personal(after, message, lambda: reply), expected)
+
+
+def test_a_client_that_missed_the_trial_has_nothing_to_settle(make_me):
+    message = Message((torch.tensor([1], dtype=torch.uint8),), (torch.tensor([2, 2], dtype=torch.uint8),))
+    with pytest.raises(RuntimeError, match="took no part in the trial"):
+        DCPFL().settle(make_me(0), message)
+
+
+def test_a_latecomer_follows_the_clients_that_learn_like_it():
+    """Four hidden groups, two clients each; the last client of each of two groups comes after the split."""
+    fed = fedkin.federate(
+        "synthetic", partition="by_group", clients=12, seed=0, data_options={"samples": 1200, "shared": 0.0}
+    )
+    late = {2: 7, 11: 8}
+    result = run(
+        DCPFL(start_rounds=2, tau=1, dynamic=False, gamma=0.9, low=0), fed, rounds=10, arrive=late, model="mlp", lr=0.05
+    )
+    labels, truth = told(result, "clusters"), fed.groups
+    assert labels[2][2] == labels[6][2] == -1
+    assert labels[7][11] == -1
+    for client in late:
+        same = [i for i in range(12) if truth[i] == truth[client] and i not in late]
+        assert labels[10][client] == labels[10][same[0]]
+    assert result.state["leader"].min() >= 0
+    # until it is placed it gets the mean of all groups, whole; then its group's model, whole; then what is new
+    first = {k: v for k, v in bytes_of(result, "down", 2).items() if k >= 7}
+    assert first[7] >= 4 * result.state["groups"]["models"].shape[1]
+    assert first[8] >= 4 * result.state["groups"]["models"].shape[1]
+
+
+# ---- rough weather
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lost": 0.4},
+        {"participation": 0.5, "lost": 0.2},
+        {"arrive": {4: 6, 5: 2}, "leave": {0: 9}},
+        {"tau_counts": "rounds", "tau": 2, "participation": 0.5, "lost": 0.3, "arrive": {1: 4}},
+    ],
+)
+def test_survives_and_goes_on_with_the_same_bits(fed, tmp_path, changes):
+    fields = {k: changes[k] for k in ("tau", "tau_counts") if k in changes}
+    settings = {k: v for k, v in changes.items() if k not in fields}
+    method = DCPFL(**{**SOON, **fields})
+    straight = run(method, fed, rounds=11, **settings)
+    losses = [row.value for row in straight.history.select("personal_loss")]
+    assert np.isfinite(losses).all()
+    assert not [row.value for row in straight.history.select("dropped") if row.value != "lost on the way"]
+    for half in (6, 11):
+        resumed = run(method, fed, rounds=half, out=tmp_path, checkpoint_every=1, **settings)
+    assert equal(resumed.state, straight.state)
+    for row in straight.history.select("mixing"):
+        for matrix in row.value.values():
+            np.testing.assert_allclose(np.sum(matrix, axis=1), 1, atol=1e-4)
+
+
+def test_mixing_says_for_each_layer_who_is_in_what_would_be_sent(fed):
+    method = FirstLayerLow(**{**SOON, "alpha": 4, "dynamic": False, "gamma": 0.7, "start_rounds": 2})
+    state = run(method, fed, rounds=3).state
+    mixing, labels = method.mixing(state), state["labels"]
+    together = (labels[:, None] == labels[None]).float()
+    weights = together * fed.sizes.float()
+    assert torch.equal(mixing["fc1"], torch.eye(6))  # not averaged in round 3: everybody's own
+    torch.testing.assert_close(mixing["fc2"], weights / weights.sum(1, keepdim=True))
+    after = run(method, fed, rounds=4).state
+    both = method.mixing(after)
+    assert list(both) == ["fc1, fc2"]
+    torch.testing.assert_close(both["fc1, fc2"], weights / weights.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"start_rounds": 0}, {"tau": 0}, {"alpha": 0}, {"step": 0.0}, {"gamma": 1.5}, {"scale": "other"}, {"use": "x"}],
+)
+def test_impossible_fields_are_refused(fields):
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        DCPFL(**fields)

@@ -1,0 +1,156 @@
+"""IFCA against its paper, in plain loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import fedkin
+from fedkin.data.digits import load
+from fedkin.engine.work import client_seed
+from fedkin.local import evaluate, gradient, sgd
+from fedkin.methods.ifca import IFCA, choose
+from fedkin.models.build import maker
+from fedkin.models.network import Network
+from fedkin.protocol import Me, Message, Training
+from fedkin.store import equal
+
+SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
+
+
+@pytest.fixture(scope="module")
+def fed():
+    """Clients of unlike sizes."""
+    data = load()
+    data = replace(data, x=data.x[:400], y=data.y[:400])
+    return fedkin.federate(data, partition="dirichlet", clients=6, alpha=0.5, minimum=20, seed=3)
+
+
+def run(method, fed, **changes):
+    return fedkin.run(method, fed, model="mlp", **{**SETTINGS, **changes})
+
+
+def paper(fed, answered, *, clusters, averaging, share, size):
+    """Algorithm 1 in plain loops (share: the variant of sec. 6 whose clusters differ in the head alone)."""
+    make = maker("mlp", fed.shape, fed.classes, 5, {})
+    net = Network(make(0), fed.example)
+    head = set(net.layout.head.tolist())
+    body = torch.tensor([p for p in range(net.layout.size) if p not in head])
+    thetas = [Network(make(j), fed.example).initial.clone() for j in range(clusters)]
+    if share:
+        for theta in thetas:
+            theta[body] = thetas[0][body]
+    identity = {}
+    for t, back in enumerate(answered, start=1):
+        came = {}
+        for i in back:
+            losses = [evaluate(net, theta, fed.data(i).train)[1] for theta in thetas]
+            identity[i] = int(np.argmin(losses))  # line 5
+            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            start = thetas[identity[i]]
+            came[i] = gradient(net, start, fed.data(i).train)[0] if averaging == "gradient" else sgd(me, start)
+        n = {i: len(fed.splits[i].train) if size else 1 for i in back}
+        new = []
+        for j, theta in enumerate(thetas):
+            mine = [i for i in back if identity[i] == j]
+            if averaging == "gradient":  # option I: divided by m, whatever the cluster's size
+                new.append(theta - 0.1 / len(back) * sum((came[i] for i in mine), torch.zeros_like(theta)))
+            else:  # option II
+                new.append(sum(n[i] * came[i] for i in mine) / sum(n[i] for i in mine) if mine else theta)
+        if share:
+            common = sum(n[i] * came[i] for i in back) / sum(n.values())
+            if averaging == "gradient":
+                common = thetas[0] - 0.1 / len(back) * sum(came.values())
+            for theta in new:
+                theta[body] = common[body]
+        thetas = new
+    return torch.stack(thetas), identity
+
+
+@pytest.mark.parametrize(("averaging", "size"), [("model", False), ("model", True), ("gradient", False)])
+@pytest.mark.parametrize("share", [False, True])
+def test_golden(fed, averaging, share, size):
+    assert len(set(fed.sizes.tolist())) > 1
+    weighting = "size" if size else "equal"
+    method = IFCA(clusters=3, averaging=averaging, share_body=share, weighting=weighting)
+    got = run(method, fed, participation=0.7)
+    answered = [[r.client for r in got.history.select("bytes_up", round=t)] for t in (1, 2, 3)]
+    thetas, identity = paper(fed, answered, clusters=3, averaging=averaging, share=share, size=size)
+    np.testing.assert_allclose(got.state["models"], thetas, atol=1e-5)
+    assert got.state["labels"].tolist() == [identity.get(i, -1) for i in range(6)]
+    assert len(set(identity.values())) > 1
+    layout = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example).layout
+    one, heads = 4 * layout.size, 4 * len(layout.head)
+    down = {row.value for row in got.history.select("bytes_down")}
+    assert down == {one - heads + 3 * heads if share else 3 * one}
+    assert {row.value for row in got.history.select("bytes_up")} == {one + 4}
+
+
+def test_one_cluster_is_fedavg_to_the_bit(fed):
+    theirs = run("fedavg", fed, participation=0.7).state["model"]
+    for share in (False, True):
+        ours = run(IFCA(clusters=1, weighting="size", share_body=share), fed, participation=0.7)
+        assert torch.equal(ours.state["models"][0], theirs)
+
+
+def test_one_full_batch_step_is_a_gradient_step_of_another_size():
+    """Option II with τ = 1 is option I with γ·m/|C_j|: here each of 2 clusters, if it is chosen, by its size."""
+    fed = fedkin.federate("digits", partition="topology", nodes=3, clients=6, samples_per_client=40, seed=3)
+    changes = {"rounds": 1, "batch_size": 10_000, "epochs": 1}
+    by_model = run(IFCA(clusters=2), fed, **changes)
+    by_gradient = run(IFCA(clusters=2, averaging="gradient"), fed, **changes)
+    start = torch.stack([run(IFCA(clusters=2, averaging="gradient"), fed, **changes, lr=1e-30).state["models"]])[0]
+    sizes = torch.bincount(by_model.state["labels"], minlength=2).float()
+    assert sizes.min() > 0
+    scaled = start + (by_gradient.state["models"] - start) * (6 / sizes)[:, None]
+    np.testing.assert_allclose(by_model.state["models"], scaled, atol=1e-5)
+
+
+def test_a_good_start_finds_the_groups_and_a_tie_goes_to_the_first(make_me):
+    """Labels of the second group are shifted: a model trained in one group is bad in the other."""
+    me = make_me(epochs=8, lr=0.2, batch_size=8)
+    good = sgd(me, me.net.initial)
+    shifted = good.clone()
+    piece = next(p for p in me.net.layout.pieces if p.start == int(me.net.layout.head[0]))
+    shifted[piece.start : piece.stop] = -good[piece.start : piece.stop]
+    assert choose(me, Message(shared=(torch.stack([shifted, good]),)))[1] == 1
+    assert choose(me, Message(shared=(torch.stack([good, shifted]),)))[1] == 0
+    assert choose(me, Message(shared=(torch.stack([good, good, good]),)))[1] == 0
+
+
+def test_from_a_good_start_every_client_finds_its_group():
+    """One model near each group's optimum: the assignments are the truth at once."""
+    fed = fedkin.federate("digits", partition="topology", nodes=3, clients=6, samples_per_client=60, seed=3)
+    net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
+
+    def me(client):
+        return Me({}, fed.data(client), client, net, Training(0.1, 10, 8))
+
+    truth = fed.groups.tolist()
+    models = torch.stack([sgd(me(truth.index(group)), net.initial) for group in range(3)])
+    assert [choose(me(client), Message(shared=(models,)))[1] for client in range(6)] == truth
+
+
+def test_personal_is_the_chosen_model_as_sent(fed):
+    result = run(IFCA(clusters=2), fed, rounds=1)
+    assert result.history.values("personal", round=1) == result.history.values("received", round=1)
+
+
+@pytest.mark.parametrize("method", [IFCA(clusters=3), IFCA(clusters=2, share_body=True)])
+def test_losses_arrivals_and_resume(fed, method, tmp_path):
+    changes = {"lost": 0.4, "participation": 0.7, "arrive": {5: 2}, "leave": {0: 3}, "rounds": 4}
+    straight = run(method, fed, **changes)
+    run(method, fed, **{**changes, "rounds": 2}, out=tmp_path, checkpoint_every=1)
+    assert equal(straight.state, run(method, fed, **changes, out=tmp_path, checkpoint_every=1).state)
+    mixing = method.mixing(straight.state)
+    for matrix in mixing.values() if isinstance(mixing, dict) else [mixing]:
+        np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", [{"clusters": 0}, {"averaging": "mean"}, {"weighting": "n"}])
+def test_wrong_fields_are_named(fields):
+    with pytest.raises(ValueError, match=f"{next(iter(fields))}="):
+        IFCA(**fields)

@@ -1,0 +1,194 @@
+"""pFedHN against its paper: torch modules and torch.optim in plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedkin
+from fedkin.engine.work import client_seed
+from fedkin.local import gradient, sgd
+from fedkin.maths.hypernetwork import clipped, hypernetwork, produced, pulled_back
+from fedkin.methods.pfedhn import PFedHN
+from fedkin.models.build import maker
+from fedkin.models.network import Network
+from fedkin.protocol import Me, Replies, Training
+from fedkin.store import equal
+
+SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
+SMALL = {"hidden": 10, "depth": 1}
+
+
+@pytest.fixture(scope="module")
+def fed():
+    return fedkin.federate("digits", partition="dirichlet", clients=5, alpha=0.5, samples_per_client=50, seed=3)
+
+
+def run(method, fed, **changes):
+    return fedkin.run(method, fed, model="mlp", model_options={"width": 0.25}, **{**SETTINGS, **changes})
+
+
+def network(fed):
+    return Network(maker("mlp", fed.shape, fed.classes, 5, {"width": 0.25})(0), fed.example)
+
+
+def initial_state(method, fed):
+    """The state before round 1: taken from a run whose every reply is a zero change."""
+    seen = []
+
+    class Watched(PFedHN):
+        def init(self, fed):
+            seen.append(super().init(fed))
+            return seen[0]
+
+    run(Watched(**{f: getattr(method, f) for f in method.__dataclass_fields__}), fed, rounds=1)
+    return seen[0]
+
+
+class HyperNetwork(nn.Module):
+    """As in the paper: embeddings, an MLP, and one linear output layer for each tensor of the target."""
+
+    def __init__(self, state, sizes):
+        super().__init__()
+        net = state["net"]
+        self.embeddings = nn.Embedding.from_pretrained(state["embeddings"].clone(), freeze=False)
+        self.layers = nn.ModuleList()
+        for k in range(len(net) // 2 - 1):
+            self.layers.append(self.linear(net[f"weight{k}"], net[f"bias{k}"]))
+        last = len(net) // 2 - 1
+        parts = zip(net[f"weight{last}"].split(sizes), net[f"bias{last}"].split(sizes))
+        self.outputs = nn.ModuleList(self.linear(w, b) for w, b in parts)
+
+    @staticmethod
+    def linear(weight, bias):
+        layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.weight.data, layer.bias.data = weight.clone(), bias.clone()
+        return layer
+
+    def forward(self, i):
+        x = self.embeddings(torch.tensor(i))
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return torch.cat([out(x) for out in self.outputs])
+
+
+@pytest.mark.parametrize(
+    ("method", "participation"),
+    [
+        (PFedHN(**SMALL, clip=0.5), 0.2),  # one client a round, as in the paper
+        (PFedHN(**SMALL), 1.0),
+        (PFedHN(**SMALL, step="sum", inner_steps=4), 0.6),
+        (PFedHN(**SMALL, personal_head=True), 0.6),
+    ],
+    ids=["one", "each", "sum", "pc"],
+)
+def test_golden(fed, method, participation):
+    got = run(method, fed, participation=participation)
+    net = network(fed)
+    head = net.layout.head
+    made = torch.tensor([p for p in range(net.layout.size) if not method.personal_head or p not in set(head.tolist())])
+    sizes = [p.stop - p.start for p in net.layout.pieces if p.start in set(made.tolist())]
+    hyper = HyperNetwork(initial_state(method, fed), sizes)
+    optimiser = torch.optim.SGD(hyper.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-3)
+    heads = {}
+    for t in (1, 2, 3):
+        back = [r.client for r in got.history.select("bytes_up", round=t)]
+        theta = {i: hyper(i).detach() for i in back}
+        delta = {}
+        for i in back:
+            row = net.initial.clone()
+            row[head] = heads.get(i, row[head])
+            row[made] = theta[i]
+            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            trained = sgd(me, row, steps=method.inner_steps or None)
+            delta[i] = theta[i] - trained[made]
+            heads[i] = trained[head].clone()
+        optimiser.zero_grad()
+        for n, i in enumerate(back):
+            hyper(i).backward(delta[i])
+            if method.step == "each" or n == len(back) - 1:
+                nn.utils.clip_grad_norm_(hyper.parameters(), method.clip)
+                optimiser.step()
+                optimiser.zero_grad()
+    sent = method.send(got.state, torch.arange(5)).own[0]
+    np.testing.assert_allclose(sent, torch.stack([hyper(i) for i in range(5)]).detach(), atol=2e-5)
+    assert {r.value for m in ("bytes_up", "bytes_down") for r in got.history.select(m)} == {4 * len(made)}
+    assert got.history.values("personal", round=3) == got.history.values("received", round=3)
+
+
+# ---- the chain rule
+def test_one_inner_step_is_a_gradient_step_of_the_hypernetwork(make_me):
+    """K = 1: the vector pulled back is η ∂F/∂φ."""
+    me = make_me(batch_size=10_000, lr=0.3, epochs=1)
+    torch.manual_seed(0)
+    net = hypernetwork(embedding=3, hidden=16, depth=1, outputs=me.net.layout.parameters, seed=0)
+    table = torch.randn(2, 3)
+    theta = produced(net, table[1])
+    slope, _ = gradient(me.net, theta, me.data.train)
+    got, embeddings = pulled_back(net, table, 1, theta - sgd(me, theta))
+    want, want_embeddings = pulled_back(net, table, 1, 0.3 * slope)
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], atol=1e-5)
+    np.testing.assert_allclose(embeddings, want_embeddings, atol=1e-5)
+    assert (embeddings[0] == 0).all()  # only the row of the client
+    assert (embeddings[1] != 0).any()
+
+
+def merged(method, state, answers):
+    ids = torch.tensor(list(answers))
+    body = (torch.stack(list(answers.values())),)
+    return method.merge(state, None, Replies(ids, torch.ones(len(ids)), body, torch.arange(len(ids)), 0))
+
+
+def test_no_change_moves_the_hypernetwork_by_decay_alone(fed):
+    method = PFedHN(**SMALL, server_decay=0.1)
+    state = initial_state(method, fed)
+    size = len(state["net"]["bias2"])
+    after = merged(method, state, {2: torch.zeros(size)})
+    for name, part in state["net"].items():
+        np.testing.assert_allclose(after["net"][name], part * (1 - 0.01 * 0.1), atol=1e-7)
+    still = PFedHN(**SMALL, server_decay=0.0)
+    assert equal(merged(still, state, {2: torch.zeros(size)})["net"], state["net"])
+
+
+def test_a_hypernetwork_that_is_its_bias_is_reptile():
+    """Zero weights: θ = φ, and a plain step moves it by lr towards what the client found."""
+    method = PFedHN(server_lr=0.5, server_momentum=0.0, server_decay=0.0, hidden=2, depth=0)
+    net = {"weight0": torch.zeros(2, 1), "bias0": torch.zeros(2), "weight1": torch.zeros(3, 2), "bias1": torch.ones(3)}
+    state = {"net": net, "embeddings": torch.ones(1, 1)}
+    state["velocity"] = {k: torch.zeros_like(v) for k, v in {**net, "embeddings": state["embeddings"]}.items()}
+    after = merged(method, state, {0: torch.tensor([1.0, -2.0, 0.0])})
+    np.testing.assert_allclose(method.send(after, torch.tensor([0])).own[0], [[0.5, 2.0, 1.0]])
+
+
+def test_clipping():
+    short = clipped({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
+    assert float(short["a"]) == pytest.approx(0.6, rel=1e-4)
+    assert float(clipped({"a": torch.tensor([3.0])}, 50.0)["a"]) == 3.0
+
+
+@pytest.mark.parametrize("name", ["pfedhn", "pfedhn-pc"])
+def test_losses_arrivals_and_resume(fed, name, tmp_path):
+    method = fedkin.method(name, **SMALL)
+    changes = {"lost": 0.4, "participation": 0.7, "arrive": {4: 2}, "leave": {0: 3}, "rounds": 4}
+    straight = run(method, fed, **changes)
+    run(method, fed, **{**changes, "rounds": 2}, out=tmp_path, checkpoint_every=1)
+    assert equal(straight.state, run(method, fed, **changes, out=tmp_path, checkpoint_every=1).state)
+
+
+def test_heads_are_each_clients_own(fed):
+    """Two clients with the same body: what they predict with differs, and differs from the initial head."""
+    method = PFedHN(**SMALL, personal_head=True)
+    result = run(method, fed)
+    assert result.state["net"]["bias2"].shape[0] == len(network(fed).layout.body)
+    assert len(set(result.history.values("personal_loss", round=3).values())) == 5
+
+
+@pytest.mark.parametrize(
+    "fields", [{"server_lr": 0.0}, {"hidden": 0}, {"clip": 0.0}, {"server_momentum": 1.0}, {"step": "all"}]
+)
+def test_wrong_fields_are_named(fields):
+    with pytest.raises(ValueError, match=f"{next(iter(fields))}="):
+        PFedHN(**fields)

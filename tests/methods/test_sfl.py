@@ -1,0 +1,160 @@
+"""SFL and SFL* against their paper, in plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fedkin
+from fedkin.engine.work import client_seed
+from fedkin.local import gradient, sgd
+from fedkin.maths.graph_learning import constructed, strongest
+from fedkin.methods.sfl import SFL
+from fedkin.models.build import maker
+from fedkin.models.network import Network
+from fedkin.protocol import Me, Message, Training
+from fedkin.store import equal
+
+SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
+GROUPS = (0, 0, 1, 1, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def fed():
+    return fedkin.federate("digits", partition="dirichlet", clients=6, alpha=0.5, samples_per_client=50, seed=3)
+
+
+def run(method, fed, **changes):
+    return fedkin.run(method, fed, model="mlp", **{**SETTINGS, **changes})
+
+
+def paper(fed, answered, *, method):
+    """The intended algorithm in plain loops."""
+    net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
+    models, u = {}, {i: net.initial for i in range(6)}
+    for t, back in enumerate(answered, start=1):
+        heard = list(models) or range(6)
+        g = sum(u[i] for i in heard) / len(heard)  # read-out
+        for i in back:
+            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            if method.official_compat:
+                models[i] = sgd(me, g)
+                continue
+            pull = lambda w, u=u[i], g=g: method.pull_personal * (w - u) + method.pull_global * (w - g)  # noqa: E731
+            models[i] = sgd(me, u[i], pull=pull)
+        heard = sorted(models)
+        models = {i: models[i] for i in heard}
+        moved = {i: (models[i] - net.initial).double() for i in heard}
+        a = {}
+        for i in heard:
+            if method.groups:
+                row = {j: float(method.groups[i] == method.groups[j]) for j in heard}
+            else:
+                row = {j: max(0.0, float(moved[i] @ moved[j] / moved[i].norm() / moved[j].norm())) for j in heard}
+                best = sorted(row, key=lambda j: -row[j])[: method.neighbours]
+                row = {j: row[j] for j in best}
+            a[i] = {j: v / sum(row.values()) for j, v in row.items()}
+        hat = {i: models[i].double() for i in heard}
+        for _ in range(method.propagations):
+            hat = {i: sum(weight * hat[j] for j, weight in a[i].items()) for i in heard}
+        s = method.server_step
+        u = {i: s * hat[i].float() + (1 - s) * models[i] for i in heard}
+        u |= {i: sum(models.values()) / len(heard) for i in range(6) if i not in heard}
+    return torch.stack([u[i] for i in range(6)])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        SFL(neighbours=3, propagations=2),
+        SFL(groups=GROUPS, server_step=0.7, pull_personal=0.5, pull_global=0.1),
+        SFL(groups=GROUPS, propagations=1, official_compat=True),
+    ],
+    ids=["similarity", "groups", "official"],
+)
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_golden(fed, method, participation):
+    got = run(method, fed, participation=participation)
+    answered = [[r.client for r in got.history.select("bytes_up", round=t)] for t in (1, 2, 3)]
+    sent = method.send(got.state, torch.arange(6))
+    np.testing.assert_allclose(sent.own[0], paper(fed, answered, method=method), atol=1e-5)
+    size = 4 * got.state["models"].shape[1]
+    assert {row.value for row in got.history.select("bytes_down")} == {2 * size}
+    assert {row.value for row in got.history.select("bytes_up")} == {size}
+    assert got.history.values("personal", round=3) == got.history.values("received", round=3)
+
+
+# ---- the graph
+def test_strongest_edges():
+    weights = np.array([[0.2, 0.6, 0.4], [0.0, 0.0, 0.0], [1.0, 3.0, 1.0]])
+    np.testing.assert_allclose(strongest(weights, 2), [[0.25, 0.75, 0], [0, 1, 0], [0, 0.75, 0.25]])
+    np.testing.assert_allclose(strongest(weights, 9).sum(1), 1)
+
+
+def test_the_learned_graph_is_like_its_target_and_the_official_one_has_one_way_edges():
+    truth = np.kron(np.eye(2), np.ones((5, 5)))
+    edges = constructed(truth, steps=50, lr=0.05, seed=0, one_way=False)
+    assert edges[truth > 0].mean() > 3 * edges[truth == 0].mean()
+    start = constructed(truth, steps=0, lr=0.05, seed=0, one_way=False)
+    assert not start[truth > 0].mean() > 3 * start[truth == 0].mean()
+    official = constructed(truth, steps=10, lr=0.05, seed=0, one_way=True)
+    assert (np.minimum(official, official.T) == 0).all()
+    assert np.array_equal(edges, constructed(truth, steps=50, lr=0.05, seed=0, one_way=False))
+
+
+def test_the_learned_graph_is_blended_in(fed):
+    """(1 − β) prior + β learned: the graph moves by β times the same matrix."""
+    plain = run(SFL(groups=GROUPS), fed, rounds=1).state["graph"]
+    little = run(SFL(groups=GROUPS, learned=True, blend=0.1), fed, rounds=1).state["graph"]
+    much = run(SFL(groups=GROUPS, learned=True, blend=0.4), fed, rounds=1).state["graph"]
+    assert not torch.allclose(plain, little, atol=1e-3)
+    np.testing.assert_allclose((much - plain) / 4, little - plain, atol=1e-6)
+
+
+# ---- reductions
+def test_without_edges_or_pull_it_is_local_training(fed):
+    alone = run("local", fed)
+    for method in (
+        SFL(groups=tuple(range(6)), pull_personal=0.0, pull_global=0.0),
+        SFL(server_step=0.0, pull_personal=0.0, pull_global=0.0),
+    ):
+        ours = run(method, fed)
+        # what would be sent after a round is the client's own model
+        want = alone.history.values("personal_loss", round=3)
+        assert len(want) == 6
+        assert ours.history.values("personal_loss", round=3) == pytest.approx(want, rel=1e-5)
+
+
+def test_all_linked_without_pull_is_fedavg_with_equal_weights(fed):
+    assert len(set(fed.sizes.tolist())) == 1
+    ours = run(SFL(groups=(0,) * 6, pull_personal=0.0, pull_global=0.0), fed)
+    sent = SFL().send(ours.state, torch.arange(6))
+    model = run("fedavg", fed).state["model"]
+    np.testing.assert_allclose(sent.own[0], model.expand(6, -1), atol=1e-6)
+    np.testing.assert_allclose(sent.shared[0], model, atol=1e-6)
+
+
+def test_the_pull_has_a_gradient(make_me):
+    me = make_me(batch_size=10_000, lr=0.1)
+    u = me.net.initial
+    g = u + 0.05 * torch.randn(len(u))
+    got = SFL(pull_personal=0.5, pull_global=2.0).local(me, Message(shared=(g,), own=(u,))).body[0]
+    slope, _ = gradient(me.net, u, me.data.train)
+    np.testing.assert_allclose(got, u - 0.1 * (slope + 2.0 * (u - g)), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sfl", "sfl-star"])
+def test_losses_arrivals_and_resume(fed, name, tmp_path):
+    changes = {"lost": 0.4, "participation": 0.7, "arrive": {5: 2}, "leave": {0: 3}, "rounds": 4}
+    straight = run(name, fed, **changes)
+    run(name, fed, **{**changes, "rounds": 2}, out=tmp_path, checkpoint_every=1)
+    assert equal(straight.state, run(name, fed, **changes, out=tmp_path, checkpoint_every=1).state)
+    for matrix in (straight.state["graph"], fedkin.method(name).mixing(straight.state)):
+        np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", [{"pull_global": -1.0}, {"neighbours": 0}, {"server_step": 2.0}])
+def test_wrong_fields_are_named(fields):
+    with pytest.raises(ValueError, match=f"{next(iter(fields))}="):
+        SFL(**fields)
