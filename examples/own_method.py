@@ -15,7 +15,7 @@ from fedkin import Me, Message, Method, Replies, Reply, Server
 
 @dataclass(frozen=True)
 class KeepTheHead(Method):
-    momentum: float = 0.0
+    server_momentum: float = 0.0
     """Of the server's model."""
 
     def init(self, fed: Server) -> dict:
@@ -37,7 +37,7 @@ class KeepTheHead(Method):
 
     def merge(self, state: dict, sent: Message, replies: Replies) -> dict:
         mean = replies.weights @ replies.body[0]
-        velocity = self.momentum * state["velocity"] + mean - state["body"]
+        velocity = self.server_momentum * state["velocity"] + mean - state["body"]
         return {"body": state["body"] + velocity, "velocity": velocity}
 
     def received(self, me: Me, message: Message) -> Tensor:

@@ -14,60 +14,41 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Parameters = dict[str, Tensor]
-BLOCK = 1 << 13  # columns normalised at once: what is made on the way stays in the cache
-WIDE_BLOCK = 1 << 16  # columns multiplied at once: a GEMM wants more
+BLOCK = 1 << 16  # columns mixed at once, where not all rows are
 EPSILON = 1e-5  # of torch's LayerNorm
 EPSILON_CENTRED = 1e-12  # differences between models have variances of 1e-6 and less: 1e-5 would drown them
 
 
 def features(models: Tensor, *, centred: bool = False) -> Tensor:
     """LayerNorm of each row without learned scale; `centred` takes the mean of the rows away before."""
-    mean, deviation = moments(models, centred=centred)
     out = models - models.mean(0) if centred else models.clone()
-    return out.sub_(mean[:, None]).div_(deviation[:, None])
+    out -= out.mean(1, keepdim=True)
+    square = torch.linalg.vector_norm(out, dim=1, keepdim=True).square_() / out.shape[1]
+    return out.div_((square + (EPSILON_CENTRED if centred else EPSILON)).sqrt_())
 
 
 def sketched_features(models: Tensor, size: int, seed: int, *, centred: bool = False) -> Tensor:
-    """The same features through a count sketch to `size` numbers, scaled so that their variance stays about 1.
+    """The features of a count sketch of each row: the models themselves are not copied.
 
-    A sketch is linear, so the rows themselves are sketched and normalised afterwards: no copy of them is made.
+    A sketch is linear and keeps lengths, so this is a sketch of the features up to the sketch's own error; the factor
+    keeps the variance of the numbers, against which LayerNorm's epsilon is measured.
     """
-    count = models.shape[1]
-    mean, deviation = moments(models, centred=centred)
-    small = sketch(models, size, seed)
-    if centred:
-        small -= small.mean(0)
-    small -= mean[:, None] * sketch(models.new_ones(1, count), size, seed)
-    return small.div_(deviation[:, None]).mul_((size / count) ** 0.5)
-
-
-def moments(models: Tensor, *, centred: bool = False) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each row (of its difference to the mean row), in one pass over blocks."""
-    count = models.shape[1]
-    mean = torch.zeros(len(models), dtype=torch.double)
-    square = torch.zeros(len(models), dtype=torch.double)
-    for block in models.split(BLOCK, 1):
-        gap = block - block.mean(0) if centred else block
-        mean += gap.sum(1) / count
-        square += torch.linalg.vector_norm(gap, dim=1).double().square_() / count
-    # in double: the mean of a model's numbers is small against their deviation, so nothing cancels
-    variance = (square - mean.square()).clamp_min_(0)
-    deviation = (variance + (EPSILON_CENTRED if centred else EPSILON)).sqrt()
-    return mean.to(models.dtype), deviation.to(models.dtype)
+    return features(sketch(models, size, seed).mul_((size / models.shape[1]) ** 0.5), centred=centred)
 
 
 def sketch(rows: Tensor, size: int, seed: int) -> Tensor:
     """Count sketch of each row: numbers get random signs and are summed in `size` buckets.
 
     Column k goes to bucket (k + shift of its stretch of `size` columns) mod size. Two columns meet with a chance of at
-    most 1/size, as with a random hash, but a stretch is added as two slices instead of number by number. The signs come
-    from the seed each time: nothing is stored.
+    most 1/size, as with a random hash, but a stretch is added as two slices instead of number by number. Signs and
+    shifts come from the seed each time: nothing is stored.
     """
     generator = torch.Generator().manual_seed(seed)
+    count = rows.shape[1]
+    signs = torch.randint(0, 2, (count,), generator=generator, dtype=torch.int8).mul_(2).sub_(1).to(rows.dtype)
+    shifts = torch.randint(size, (-(-count // size),), generator=generator).tolist()
     out = rows.new_zeros(len(rows), size)
-    for stretch in rows.split(size, 1):
-        sign = torch.randint(0, 2, (stretch.shape[1],), generator=generator).mul_(2).sub_(1).to(rows.dtype)
-        shift = int(torch.randint(size, (1,), generator=generator))
+    for stretch, sign, shift in zip(rows.split(size, 1), signs.split(size), shifts):
         signed = stretch * sign
         first = min(size - shift, signed.shape[1])
         out[:, shift : shift + first] += signed[:, :first]
@@ -83,14 +64,18 @@ def scores(parameters: Parameters, h: Tensor, slope: float) -> Tensor:
     """
     a = parameters["a"]
     if "W" in parameters:
-        z = torch.einsum("nd,hkd->hnk", h, parameters["W"])  # eq. (4)
+        z = projected(h, parameters["W"]).transpose(0, 1)  # eq. (4)
         receiver, sender = a.chunk(2, 1)
         ours, theirs = (z * receiver[:, None]).sum(2), (z * sender[:, None]).sum(2)
         return F.leaky_relu(ours[:, :, None] + theirs[:, None, :], slope)  # eq. (5)
-    ours = torch.einsum("nd,hkd->khn", h, parameters["W1"])
-    theirs = torch.einsum("nd,hkd->khn", h, parameters["W2"])
+    ours, theirs = (projected(h, parameters[name]).permute(2, 1, 0) for name in ("W1", "W2"))
     found: Tensor = _Pairs.apply(ours, theirs, a.T, slope)  # type: ignore[no-untyped-call]
     return found
+
+
+def projected(h: Tensor, W: Tensor) -> Tensor:
+    """W h of every head: [clients, heads, d']."""
+    return F.linear(h, W.flatten(0, 1)).view(len(h), *W.shape[:2])
 
 
 class _Pairs(torch.autograd.Function):
@@ -178,9 +163,11 @@ def adam(value: Tensor, slope: Tensor, moments: list[Tensor], step: int, lr: flo
 
 
 def mixed_into(table: Tensor, ids: Tensor, allocation: Tensor, models: Tensor) -> Tensor:
-    """A copy of `table` in which row ids[i] is Σ_j allocation_ij models_j; in blocks, so that it is the only copy."""
+    """A copy of `table` in which row ids[i] is Σ_j allocation_ij models_j; it is the only copy that is made."""
+    if len(ids) == len(table):
+        return allocation[ids.argsort()] @ models
     out = table.clone()
-    for start in range(0, models.shape[1], WIDE_BLOCK):
-        part = slice(start, start + WIDE_BLOCK)
+    for start in range(0, models.shape[1], BLOCK):
+        part = slice(start, start + BLOCK)
         out[ids, part] = allocation @ models[:, part]
     return out

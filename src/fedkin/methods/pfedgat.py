@@ -143,6 +143,7 @@ class PFedGAT(Method):
         nodes, models = replies.ids, replies.body[0]
         h = self._inputs(state, models)
         per_head = self._heads(state["gat"], nodes, h)
+        h = h if self.projection == "random" else torch.empty(0)  # not kept: it is as large as the models
         R = per_head.mean(0)  # eq. (7)
         sign, tilt = state["sign"], state["tilt"]
         if self.feedback == "scalar":
@@ -157,7 +158,7 @@ class PFedGAT(Method):
             "R": rows_of(state["R"], nodes, torch.zeros(len(nodes), len(tilt)).index_copy_(1, nodes, R)),
             "nodes": nodes,
             "models": models,
-            "inputs": h if self.projection == "random" else torch.empty(0),  # as large as the models without it
+            "inputs": h,
             "per_head": per_head if len(nodes) <= HEADS_SHOWN else torch.empty(0),
             "sign": sign,
             "tilt": tilt,

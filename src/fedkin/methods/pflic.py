@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, count, islice
 from math import inf
 from typing import Any
 
@@ -29,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedkin.local import batches, evaluate, sgd
+from fedkin.local import evaluate, sgd
 from fedkin.maths.mixing import average
 from fedkin.maths.selection import chosen, cluster_means, portions, turns_after
 from fedkin.models.network import Layout
@@ -185,7 +184,7 @@ class PFLIC(Method):
         models = self.offered(me, message)
         i, loss = lowest(me, models)  # eq. (2)
         told = torch.tensor([i] if len(models) > 1 else [], dtype=torch.int32)  # eq. (3)
-        row = steps(me, models[i], self.local_steps) if self.local_steps else sgd(me, models[i])
+        row = sgd(me, models[i], steps=self.local_steps or None)  # None: the run's epochs
         return Reply({}, (row, told, torch.tensor([loss])))
 
     @ragged
@@ -243,16 +242,3 @@ def lowest(me: Me, models: list[Tensor]) -> tuple[int, float]:
     """Which model has the lowest loss on this client's training rows (the first of equals), and that loss."""
     losses = [evaluate(me.net, model, me.data.train)[1] for model in models]
     return losses.index(min(losses)), min(losses)
-
-
-def steps(me: Me, start: Tensor, number: int) -> Tensor:
-    """Local SGD for so many batches, out of as many epochs as that takes."""
-    net, training = me.net, me.training
-    net.load(start)
-    net.train()
-    velocity = torch.zeros_like(net.trainable)
-    for x, y in islice(chain.from_iterable(batches(me, epoch=epoch) for epoch in count()), number):
-        slope = torch.cat([part.reshape(-1) for part in net.gradients(x, y, None, net.parameters)])
-        velocity.mul_(training.momentum).add_(slope).add_(net.trainable, alpha=training.weight_decay)
-        net.trainable.add_(velocity, alpha=-training.lr)
-    return net.row()
