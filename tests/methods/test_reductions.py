@@ -109,12 +109,14 @@ CASES = [
     Case("fedgroup", {"groups": 1, "pretrain_steps": 0}, "fedavg", {"groups": 3, "pretrain_steps": 0}, look="received"),
     Case("lg-fedavg", {"global_layers": 2, "weighting": "size"}, "fedavg", {"global_layers": 1}, look="personal"),
     Case(
-        "fedaghn", {"q": 0.0, "p": 0.2, "server_lr": 0.0}, "fedavg", {"q": 20.0, "p": 5.0}, clients="equal", look="received"
+        "fedaghn", {"q": 0.0, "p": 0.2, "server_lr": 0.0}, "fedavg", {"q": 20.0, "p": 5.0},
+        clients="equal", look="received",
     ),
     # ---- Local
     Case("lg-fedavg", {"global_layers": 0}, "local", {"global_layers": 1}, look="personal", to_the_bit=True),
     Case(
-        "fedaghn", {"p": 1e9, "server_lr": 0.0}, "local", {"p": 0.2, "server_lr": 0.0}, look="received", against="personal"
+        "fedaghn", {"p": 1e9, "server_lr": 0.0}, "local", {"p": 0.2, "server_lr": 0.0},
+        look="received", against="personal",
     ),
     Case("ditto", {"lam": 0.0}, "local", {"lam": 1.0}, look="personal", to_the_bit=True),
     Case("apfl", {"alpha": 1.0, "adaptive": False}, "local", {"alpha": 0.5, "adaptive": False}, look="personal"),
