@@ -12,6 +12,30 @@ FEDKIN = """@software{fedkin,
 
 # By the name of the method; a variant (fedavg-ft, …) has its own line only where it has its own paper.
 BIBTEX: dict[str, str] = {
+    "fedcedar": """@inproceedings{wang2024rethinking,
+  title = {Rethinking Personalized Federated Learning with Clustering-based Dynamic Graph Propagation},
+  author = {Wang, Jiaqi and Chen, Yuzhong and Wu, Yuhang and Das, Mahashweta and Yang, Hao and Ma, Fenglong},
+  booktitle = {Pacific-Asia Conference on Knowledge Discovery and Data Mining (PAKDD)},
+  year = {2024}
+}""",
+    "pflic": """@article{zhang2025pflic,
+  title = {{PFLIC}: A Novel Personalized Federated Learning-Based Iterative Clustering},
+  author = {Zhang, Shiwen and Chen, Shuang and Liang, Wei and Li, Kuanching and Castiglione, Arcangelo and Yuan, Junsong},
+  journal = {Computer Science and Information Systems (ComSIS)},
+  year = {2025}
+}""",
+    "pfedgat": """@article{zhou2025personalized,
+  title = {Personalized Federated Learning via Learning Dynamic Graphs},
+  author = {Zhou and Gao and Wu and Lyu},
+  journal = {arXiv preprint arXiv:2503.05474},
+  year = {2025}
+}""",
+    "dcpfl": """@article{liu2025dynamic,
+  title = {Dynamic Clustering for Personalized Federated Learning on Heterogeneous Edge Devices},
+  author = {Liu, Heting and Huang, Junzhe and He, Fang and Cao, Guohong},
+  journal = {arXiv preprint arXiv:2508.01580},
+  year = {2025}
+}""",
     "fedavg": """@inproceedings{mcmahan2017communication,
   title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
   author = {McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and {Ag{\\"u}era y Arcas}, Blaise},
