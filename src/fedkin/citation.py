@@ -26,7 +26,7 @@ BIBTEX: dict[str, str] = {
 }""",
     "pfedgat": """@article{zhou2025personalized,
   title = {Personalized Federated Learning via Learning Dynamic Graphs},
-  author = {Zhou and Gao and Wu and Lyu},
+  author = {Zhou, Ziran and Gao, Guanyu and Wu, Xiaohu and Lyu, Yan},
   journal = {arXiv preprint arXiv:2503.05474},
   year = {2025}
 }""",
