@@ -409,23 +409,20 @@ def _discrepancy(state: State, leaves: Tensor) -> Tensor:
 
 
 def _follow(before: State, state: State, ids: Tensor, uploads: Tensor, due: Tensor) -> State:
-    """A client that is not in the tree follows, from its first upload on, the client that training moved most alike.
+    """A client that is not in the tree follows, from its first upload on, the client that went most nearly its way.
 
-    While all had one model, D compared just that: ‖w_i − w_j‖ of two that began with the same. Clients of different
-    groups begin with different models, so what is compared here is how far each went from what it was sent.
+    D compares clients that began with one model. Here all are seen from the model that the newcomer began with, the mean
+    of all groups, and as shares of the way gone, since the others have long been under way.
     """
     late = state["leader"][ids] < 0
-    begin = before["clock"] + 1 - state["period"]
-    fresh = _with_all(before["groups"]["version"] == begin)[before["labels"][ids]] & due
-    known = ~late & fresh.any(1)  # not those alone, who send nothing
-    layers = fresh[known].all(0)
+    known = ~late & due.any(1)  # not those alone, who send nothing
+    layers = due[known].all(0)
     if not bool(late.any()) or not bool(known.any()) or not bool(layers.any()):
         return state
-    everything = torch.ones_like(fresh)
-    starts = torch.stack(_parts(before, before["labels"], before["groups"]["models"], ids, everything))
     columns = layers[state["owner"]]
     columns[state["parameters"] :] = False
-    moved = (uploads - starts)[:, columns]
+    moved = (uploads - overall(before["groups"]["models"], before["labels"], state["n"]))[:, columns]
+    moved = moved / moved.abs().sum(1, keepdim=True).clamp(min=1e-30)
     leader, labels, held = state["leader"].clone(), state["labels"].clone(), state["held"].clone()
     leader[ids[late]] = ids[known][torch.cdist(moved[late], moved[known], p=1).argmin(1)]
     for client in ids[late].tolist():
