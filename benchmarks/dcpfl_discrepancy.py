@@ -12,6 +12,7 @@ first DC-PFL where its loss curve bends and how unlike its layers are.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from typing import ClassVar
 
@@ -22,7 +23,7 @@ from torch import Tensor
 import fedkin
 from fedkin.maths.convergence import convergence_round
 from fedkin.maths.curvature import radius
-from fedkin.maths.discrepancy import pairwise_discrepancy
+from fedkin.maths.discrepancy import layer_discrepancy, pairwise_discrepancy
 from fedkin.maths.divergence import pairwise_kld
 from fedkin.methods.dcpfl import DCPFL
 from fedkin.protocol import State
@@ -63,6 +64,13 @@ def correlation(federation: fedkin.Federation, args: argparse.Namespace) -> None
         print(f"{scale:8}" + "".join(f"{value:8.3f}" for value in found) + f"   {np.mean(rounds):.6f}")
     plain = np.mean([torch.cdist(rows, rows).numpy()[upper] for rows in Watched.uploads], 0)
     print(f"L2 distance, unscaled, 5 rounds: {np.corrcoef(kld, plain)[0, 1]:.3f}")
+    print("D_{g,l} over D_g while all are one group (a layer is low below 0.1)")
+    shares = federation.sizes.float() / federation.sizes.sum()
+    for scale, round in itertools.product(("common", "model"), (1, 5)):
+        rows = Watched.uploads[round - 1]
+        found = layer_discrepancy(rows, shares @ rows, layers, scale)
+        values = zip(result.state["layers"], (found / found.mean()).tolist())
+        print(f"{scale:8} round {round}: " + "  ".join(f"{name} {value:.2f}" for name, value in values))
 
 
 def run(federation: fedkin.Federation, args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ import torch
 import fedkin
 from fedkin.engine.work import client_seed
 from fedkin.local import evaluate, sgd
+from fedkin.maths.discrepancy import cut
 from fedkin.methods.dcpfl import DCPFL
 from fedkin.models.build import maker
 from fedkin.models.network import Network
@@ -255,6 +256,13 @@ def test_tau_in_epochs_or_in_rounds(fed):
     assert run(DCPFL(tau=5), fed, epochs=3, rounds=1).state["period"] == 2  # the first round end with 5 epochs done
 
 
+def test_the_same_clients_work_until_they_upload(fed):
+    result = run(DCPFL(tau=2, tau_counts="rounds"), fed, rounds=8, participation=0.5)
+    took_part = [{row.client for row in result.history.select("bytes_up", round=t)} for t in range(1, 9)]
+    assert took_part[0::2] == took_part[1::2]
+    assert len({frozenset(who) for who in took_part}) > 1
+
+
 # ---- the cost
 @dataclass(frozen=True)
 class FirstLayerLow(DCPFL):
@@ -334,6 +342,19 @@ def test_groups_only_ever_split_and_gamma_only_falls(fed):
     ends = told(result, "rdp_end")
     assert all(t + 1 in told(result, "trial") for t in ends if t < 20)
     assert all(end <= t - SOON["patience"] for t, end in ends.items())
+
+
+def test_a_step_that_changes_no_group_is_followed_by_the_next(fed):
+    result = run(DCPFL(**{**SOON, "step": 0.01}), fed, rounds=16)
+    tree = torch.tensor(next(iter(told(result, "tree").values())))
+    gamma, steps = 1.0, []
+    for trial in told(result, "trial").values():
+        below = (gamma - k / 100 for k in range(1, 101))
+        wanted = next(g for g in below if not torch.equal(cut(tree, g), cut(tree, gamma)))
+        assert trial["gamma"] == pytest.approx(wanted)
+        steps.append(gamma - wanted)
+        gamma = wanted if trial["outcome"] == "accepted" else gamma
+    assert max(steps) > 0.015  # more than one step somewhere, or this test sees nothing
 
 
 def test_fixed_groups_are_cut_once_the_tree_is_there(fed):
@@ -416,15 +437,15 @@ def test_a_client_that_missed_the_trial_has_nothing_to_settle(make_me):
         DCPFL().settle(make_me(0), message)
 
 
-def test_a_latecomer_follows_the_clients_that_learn_like_it():
-    """Four hidden groups, two clients each; the last client of each of two groups comes after the split."""
+@pytest.mark.parametrize("alpha", [1, 100])
+def test_a_latecomer_follows_the_clients_that_learn_like_it(alpha):
+    """Four hidden groups of three clients; a client of two of them comes when the others have long been split."""
     fed = fedkin.federate(
         "synthetic", partition="by_group", clients=12, seed=0, data_options={"samples": 1200, "shared": 0.0}
     )
     late = {2: 7, 11: 8}
-    result = run(
-        DCPFL(start_rounds=2, tau=1, dynamic=False, gamma=0.9, low=0), fed, rounds=10, arrive=late, model="mlp", lr=0.05
-    )
+    method = FirstLayerLow(start_rounds=2, tau=1, alpha=alpha, dynamic=False, gamma=0.9)
+    result = run(method, fed, rounds=10, arrive=late, lr=0.05)
     labels, truth = told(result, "clusters"), fed.groups
     assert labels[2][2] == labels[6][2] == -1
     assert labels[7][11] == -1
@@ -432,10 +453,10 @@ def test_a_latecomer_follows_the_clients_that_learn_like_it():
         same = [i for i in range(12) if truth[i] == truth[client] and i not in late]
         assert labels[10][client] == labels[10][same[0]]
     assert result.state["leader"].min() >= 0
-    # until it is placed it gets the mean of all groups, whole; then its group's model, whole; then what is new
-    first = {k: v for k, v in bytes_of(result, "down", 2).items() if k >= 7}
-    assert first[7] >= 4 * result.state["groups"]["models"].shape[1]
-    assert first[8] >= 4 * result.state["groups"]["models"].shape[1]
+    # first the mean of all groups, whole; then its group's model, whole; then what its group averages: fc2
+    size, head = result.state["groups"]["models"].shape[1], 16 * 10 + 10
+    down = bytes_of(result, "down", 2)
+    assert [down[t] for t in (7, 8, 9)] == [4 * size + 2, 4 * size + 2, 4 * (head if alpha > 1 else size) + 2]
 
 
 # ---- rough weather

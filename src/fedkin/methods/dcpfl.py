@@ -411,8 +411,8 @@ def _discrepancy(state: State, leaves: Tensor) -> Tensor:
 def _follow(before: State, state: State, ids: Tensor, uploads: Tensor, due: Tensor) -> State:
     """A client that is not in the tree follows, from its first upload on, the client that went most nearly its way.
 
-    D compares clients that began with one model. Here all are seen from the model that the newcomer began with, the mean
-    of all groups, and as shares of the way gone, since the others have long been under way.
+    D compares clients that began with one model. Here all are seen from the model that the newcomer began with, the
+    mean of all groups, and as shares of the way gone, since the others have long been under way.
     """
     late = state["leader"][ids] < 0
     known = ~late & due.any(1)  # not those alone, who send nothing
