@@ -25,6 +25,8 @@ fedkin: personalised federated learning
   fedkin run METHOD [flags]          one run; `fedkin run METHOD --help` lists the flags of this method
   fedkin compare METHOD METHOD …     several methods on the same clients, over seeds
   fedkin list [methods|datasets|partitions|models]
+  fedkin reproduce PAPER/ITEM …      a table or figure of a paper, theirs against ours; --list names them
+  fedkin bench                       our own leaderboard: all methods at one fixed budget
   fedkin cite METHOD …               BibTeX of the methods' papers
   fedkin verify [METHOD …]           check methods, built-in or yours (file.py:Class), against the contract
 
@@ -99,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "list": listing,
         "verify": verify,
         "cite": cite,
+        "reproduce": reproduce,
+        "bench": bench,
     }
     try:
         if words[0] not in commands:
@@ -424,6 +428,18 @@ def listing(words: list[str]) -> int:
             column.justify = "left"
         console.print(table)
     return 0
+
+
+def reproduce(words: list[str]) -> int:
+    from fedkin.reproduce import command
+
+    return command(words, _console())
+
+
+def bench(words: list[str]) -> int:
+    from fedkin.bench import command
+
+    return command(words, _console())
 
 
 def cite(words: list[str]) -> int:

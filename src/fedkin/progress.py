@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -49,3 +51,18 @@ class Terminal(Tracker):
 
     def finish(self, summary: dict[str, Any]) -> None:
         self._progress.stop()
+
+
+@contextmanager
+def counting(label: str, console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar over many runs with the time left; where there is no terminal, a line for each run that has ended."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(label)
+
+        def told(done: int, total: int, ended: str) -> None:
+            progress.update(task, completed=done, total=total)
+            if not console.is_terminal and ended:
+                console.print(f"{label}: {done} of {total}, {ended}", markup=False, highlight=False)
+
+        yield told

@@ -1,0 +1,187 @@
+"""What the declarations of a paper's experiments are made of. Nothing here runs anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedkin.history import History
+    from fedkin.papers.outcome import Outcome
+
+Size = Literal["full", "half", "tenth", "smoke"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A federation and how it is trained, as the paper has it (the scale `full`)."""
+
+    data: str
+    partition: str
+    clients: int
+    rows: int
+    """Rows of a client before they are split, as the paper has it: its training set over its clients."""
+    rounds: int
+    model: str
+    partition_options: Mapping[str, Any] = field(default_factory=dict)
+    participation: float = 1.0
+    lr: float = 0.01
+    epochs: int = 1
+    batch_size: int = 32
+    batches: int = 0
+    """Instead of batch_size: so many batches in an epoch."""
+    evaluate_every: int = 0
+    """Of this many rounds one is measured at all clients, at scale full; 0: the last alone."""
+    least_rounds: int = 10
+    """Below so many rounds the method does not get to do what it is about: smaller scales keep them (not smoke)."""
+    level: Literal["", "Low", "Mid", "High"] = ""
+    """Of 100 draws of the partition, one of this third of the range of mean KLD (DC-PFL, sec. V-D)."""
+    arrive_share: float = 0.0
+    """Clients, as a share from the last, that join when this share of the rounds … (see arrive_after)."""
+    arrive_after: float = 0.0
+    """… is over."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The same experiment, smaller, in a fixed way."""
+
+    name: Size
+    rows: float
+    rounds: float
+    seeds: int
+    """At most; the paper's own number where that is smaller."""
+    width: float
+    lr: float
+    """Factor on the learning rate: there are fewer steps to get anywhere."""
+    says: str
+    least_rows: int = 40
+    """Of a client, where the paper has more: to hold every class it should, and test rows."""
+    most_rows: int = 10**9
+
+
+SCALES: dict[str, Scale] = {
+    "full": Scale("full", 1, 1, 99, 1, 1, "the paper's setting"),
+    "half": Scale("half", 0.5, 0.5, 3, 1, 1, "half the rows, half the rounds"),
+    "tenth": Scale(
+        "tenth",
+        0.1,
+        0.1,
+        3,
+        0.25,
+        5,
+        "a tenth of the rows (40 to 200 a client), a tenth of the rounds (but at least 10, or what the method needs), "
+        "networks of a quarter of the width, 5 times the learning rate, at most 3 seeds",
+        most_rows=200,
+    ),
+    "smoke": Scale("smoke", 0, 0, 1, 0.25, 5, "2 rounds of 1 epoch, 20 rows a client, tiny networks, 1 seed", 20),
+}
+
+
+def scaled(setting: Setting, scale: Scale) -> Setting:
+    if scale.name == "full":
+        return setting
+    if scale.name == "smoke":
+        setting = replace(setting, epochs=1, least_rounds=2)
+    rounds = min(setting.rounds, max(round(setting.rounds * scale.rounds), setting.least_rounds))
+    rows = min(setting.rows, scale.most_rows, max(scale.least_rows, round(setting.rows * scale.rows)))
+    every = ceil(setting.evaluate_every * rounds / setting.rounds) if setting.evaluate_every else 0
+    return replace(setting, rows=rows, rounds=rounds, lr=setting.lr * scale.lr, evaluate_every=every)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method in one setting: an entry of a table, a curve of a figure."""
+
+    row: str
+    column: str
+    method: str
+    """As `fedkin compare` takes it, with options after commas; {half} and {quarter} stand for such parts of the
+    rounds."""
+    setting: Setting
+    paper: Mapping[str, float] = field(default_factory=dict)
+    """The paper's own number for each measure."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of a cell with one seed."""
+
+    cell: Cell
+    seed: int
+    folder: Path
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return found
+
+    @cached_property
+    def history(self) -> History:
+        from fedkin.history import History
+
+        return History.load(self.folder)
+
+
+Measure = Callable[[Run], float | None]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The paper says that `above` has a larger `measure` than `below`; both are (row, column)."""
+
+    above: tuple[str, str]
+    below: tuple[str, str]
+    measure: str
+    says: str = ""
+
+    def text(self) -> str:
+        same = self.above[1] == self.below[1]
+        left = self.above[0] if same else ", ".join(self.above)
+        right = self.below[0] if same else ", ".join(self.below)
+        where = f"{self.above[1]}: " if same and self.above[1] else ""
+        return self.says or f"{where}{left} above {right} ({self.measure})"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of a paper."""
+
+    title: str
+    place: str
+    """Where it stands in the paper."""
+    cells: tuple[Cell, ...]
+    measures: Mapping[str, Measure]
+    """What is read from each run; the first is the headline."""
+    claims: tuple[Claim, ...] = ()
+    figure: Callable[[Outcome], Figure] | None = None
+    seeds: int = 3
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """How a measure is written: "percent" (default), "number", "seconds"."""
+    notes: str = ""
+    """What the paper leaves open here, and how it is read."""
+
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(cell.column for cell in self.cells))
+
+    def rows(self) -> list[str]:
+        return list(dict.fromkeys(cell.row for cell in self.cells))
+
+
+def best_of(
+    row: str, others: tuple[str, ...], columns: tuple[str, ...], measure: str = "accuracy"
+) -> tuple[Claim, ...]:
+    """`row` is above each of `others` in each of these columns."""
+    return tuple(Claim((row, column), (other, column), measure) for column in columns for other in others)
+
+
+def key(value: Any) -> str:
+    """The same text for equal declarations."""
+    return json.dumps(asdict(value) if hasattr(value, "__dataclass_fields__") else value, sort_keys=True)

@@ -1,0 +1,179 @@
+"""Paper against ours: numbers with intervals, claims with verdicts; to read, and to keep as a small JSON file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any, Literal
+
+import numpy as np
+
+from fedkin.papers.declare import Cell, Claim, Item, Run, Scale
+from fedkin.report.tables import markdown
+
+Verdict = Literal["held", "not held", "undecided", "not measured"]
+
+
+@dataclass(frozen=True)
+class Number:
+    """Of one measure in one cell: a value for each seed (None: never reached)."""
+
+    values: tuple[float | None, ...]
+    paper: float | None
+
+    @property
+    def known(self) -> list[float]:
+        return [v for v in self.values if v is not None and isfinite(v)]
+
+    @property
+    def mean(self) -> float | None:
+        return float(np.mean(self.known)) if self.known else None
+
+    @property
+    def interval(self) -> float | None:
+        return half_interval(self.known)
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Half the width of the 95 % interval of the mean (Student's t over seeds); None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / sqrt(len(values)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    name: str
+    item: Item
+    scale: Scale
+    runs: dict[tuple[str, str], list[Run]]
+    """(row, column) to its runs, seed by seed."""
+    missing: dict[tuple[str, str], str]
+    """(row, column) to why there are none."""
+    seconds: float
+
+    def number(self, cell: Cell, measure: str) -> Number:
+        runs = self.runs.get((cell.row, cell.column), [])
+        return Number(tuple(self.item.measures[measure](run) for run in runs), cell.paper.get(measure))
+
+    def verdict(self, claim: Claim) -> tuple[Verdict, float | None, float | None]:
+        """With the mean difference over seeds and its half interval: seeds share data and starts, so they pair up."""
+        sides = []
+        for place in (claim.above, claim.below):
+            runs = self.runs.get(place, [])
+            sides.append({run.seed: self.item.measures[claim.measure](run) for run in runs})
+        paired = [(sides[0][s], sides[1][s]) for s in sides[0] if s in sides[1]]
+        differences = [a - b for a, b in paired if a is not None and b is not None]
+        if not differences:
+            return "not measured", None, None
+        mean, half = float(np.mean(differences)), half_interval(differences)
+        if half is None or abs(mean) <= half:
+            return "undecided", mean, half
+        return ("held" if mean > 0 else "not held"), mean, half
+
+    def claims(self) -> list[tuple[Claim, Verdict, float | None, float | None]]:
+        return [(claim, *self.verdict(claim)) for claim in self.item.claims]
+
+    # ---- to read
+    def table(self, measure: str) -> tuple[list[str], list[list[str]]]:
+        style = self.item.formats.get(measure, "percent")
+        columns = self.item.columns()
+        cells = {(c.row, c.column): c for c in self.item.cells}
+        rows = []
+        for row in self.item.rows():
+            line = [row]
+            for column in columns:
+                cell = cells.get((row, column))
+                line.append("" if cell is None else self._entry(cell, measure, style))
+            rows.append(line)
+        return [f"{measure}: ours (paper)", *columns], rows
+
+    def _entry(self, cell: Cell, measure: str, style: str) -> str:
+        number = self.number(cell, measure)
+        paper = f" ({written(number.paper, style)})" if number.paper is not None else ""
+        if reason := self.missing.get((cell.row, cell.column)):
+            return ("failed" if reason.startswith("failed") else "no data") + paper
+        if not number.values:
+            return f"–{paper}"
+        if number.mean is None:
+            return f"never{paper}"
+        half = "" if number.interval is None else f" ± {written(number.interval, style)}"
+        short = "" if len(number.known) == len(number.values) else f" [{len(number.known)} of {len(number.values)}]"
+        return written(number.mean, style) + half + short + paper
+
+    def markdown(self) -> str:
+        parts = [f"### {self.name}: {self.item.title}", ""]
+        seeds = max((len(r) for r in self.runs.values()), default=0)
+        parts += [
+            f"{self.item.place}. Scale {self.scale.name} ({self.scale.says}), {seeds} "
+            f"{'seed' if seeds == 1 else 'seeds'}; ours with the 95 % interval over seeds (the paper's number).",
+            f"Command: `fedkin reproduce {self.name} --scale {self.scale.name}`; the runs took "
+            f"{self.seconds / 60:.1f} minutes of computing.",
+            "",
+        ]
+        if self.item.notes:
+            parts += [self.item.notes, ""]
+        for measure in self.item.measures:
+            parts += [markdown(*self.table(measure))]
+        for reason in dict.fromkeys(self.missing.values()):
+            which = sorted({place[1] for place, why in self.missing.items() if why == reason})
+            parts += [f"{'Not run' if reason.startswith('failed') else 'No data'} for {', '.join(which)}: {reason}", ""]
+        if claims := self.claims():
+            tally = {v: sum(1 for c in claims if c[1] == v) for v in ("held", "not held", "undecided", "not measured")}
+            parts += ["Claims: " + ", ".join(f"{n} {v}" for v, n in tally.items() if n) + ".", ""]
+            lines = []
+            for claim, verdict, mean, half in claims:
+                style = self.item.formats.get(claim.measure, "percent")
+                gap = "–" if mean is None else f"{written(mean, style, sign=True)}"
+                gap += f" ± {written(half, style)}" if half is not None else ""
+                lines.append([claim.text(), verdict, gap])
+            parts += [markdown(["the paper claims", "here", "difference"], lines)]
+        return "\n".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "item": self.name,
+            "title": self.item.title,
+            "scale": self.scale.name,
+            "command": f"fedkin reproduce {self.name} --scale {self.scale.name}",
+            "seconds": round(self.seconds, 1),
+            "cells": [
+                {
+                    "row": cell.row,
+                    "column": cell.column,
+                    "method": cell.method,
+                    "seeds": [run.seed for run in self.runs.get((cell.row, cell.column), [])],
+                    **(
+                        {"missing": self.missing[cell.row, cell.column]}
+                        if (cell.row, cell.column) in self.missing
+                        else {}
+                    ),
+                    "measures": {
+                        name: {"values": [_short(v) for v in number.values], "paper": number.paper}
+                        for name in self.item.measures
+                        for number in [self.number(cell, name)]
+                    },
+                }
+                for cell in self.item.cells
+            ],
+            "claims": [
+                {"claim": claim.text(), "verdict": verdict, "difference": _short(mean), "half_interval": _short(half)}
+                for claim, verdict, mean, half in self.claims()
+            ],
+        }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None or not isfinite(value) else float(f"{value:.6g}")
+
+
+def written(value: float | None, style: str, *, sign: bool = False) -> str:
+    if value is None:
+        return "–"
+    plus = "+" if sign else ""
+    if style == "percent":
+        return f"{100 * value:{plus}.2f}"
+    return f"{value:{plus}.1f}" if abs(value) >= 10 else f"{value:{plus}.3g}"
