@@ -14,7 +14,7 @@ from fedkin.store import equal
 
 @pytest.fixture
 def pool(digits):
-    made = Pool(Job(fedkin.methods.method("fedavg"), digits, lambda: None, None, fedkin.Training(), 0), 1)
+    made = Pool(Job(fedkin.method("fedavg"), digits, lambda: None, None, fedkin.Training(), 0), 1)
     yield made
     made.close()
 
@@ -40,7 +40,7 @@ def test_views_of_the_same_memory_are_told_apart(pool):
 def test_dcpfl_sends_a_group_one_array(digits):
     from fedkin.engine.loop import run
 
-    method = fedkin.methods.method("dcpfl", tau=1)
+    method = fedkin.method("dcpfl", tau=1)
     state = run(method, digits, rounds=1, engine="serial").state
     parts = method.send(state, torch.arange(6)).own[0]
     assert [len(part) for part in parts] == [4810] * 6
