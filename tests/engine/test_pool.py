@@ -42,6 +42,7 @@ def test_dcpfl_sends_a_group_one_array(digits):
 
     method = fedkin.method("dcpfl", tau=1)
     state = run(method, digits, rounds=1, engine="serial").state
+    state["held"][:, 0] = 1 << 30  # nobody lacks the first layer, so that the rest is picked out
     parts = method.send(state, torch.arange(6)).own[0]
-    assert [len(part) for part in parts] == [4810] * 6
+    assert {len(part) for part in parts} == {650}
     assert len({part.data_ptr() for part in parts}) == 1
