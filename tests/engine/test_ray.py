@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -259,7 +260,7 @@ def test_without_ray_it_says_what_to_install(fed, monkeypatch):
 
 
 @needs_ray
-def test_it_listens_on_loopback_alone(session):
+def test_it_listenson_loopback_alone(session):
     addresses = listening(family(os.getpid()))
     loopback = {"0100007F", "0" * 16 + "FFFF00000100007F", "0" * 24 + "01000000"}
     assert addresses
@@ -323,15 +324,17 @@ from ray.cluster_utils import Cluster
 travelled, received = [], engine._received
 engine._received = lambda task, done: (travelled.append((done.state, done.model)), received(task, done))[1]
 fed = fedkin.federate("digits", clients=5, samples_per_client=40, seed=3)
-with engine._on_loopback():
-    machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    machines.add_node(num_cpus=2)
-try:
-    with engine.cluster(machines.address):
-        for rounds in (2, 4):
-            fedkin.run("ditto", fed, engine="ray", rounds=rounds, checkpoint_every=1, evaluate_every=1, out=sys.argv[1])
-finally:
-    machines.shutdown()
+settings = {"checkpoint_every": 1, "evaluate_every": 1, "out": sys.argv[1]}
+with engine.on_loopback():
+    head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": sys.argv[2]}
+    machines = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        machines.add_node(num_cpus=2, temp_dir=sys.argv[2])
+        with engine.cluster(machines.address):
+            for rounds in (2, 4):
+                fedkin.run("ditto", fed, engine="ray", rounds=rounds, **settings)
+    finally:
+        machines.shutdown()
 print(sum(state is not None for state, _ in travelled), sum(model is not None for _, model in travelled))
 """
 
@@ -340,9 +343,9 @@ print(sum(state is not None for state, _ in travelled), sum(model is not None fo
 @pytest.mark.slow
 def test_states_and_models_come_back_from_other_machines(fed, tmp_path):
     """Ray's own way of having several machines in one; all workers are on the one that does not run fedkin."""
-    done = subprocess.run(
-        [sys.executable, "-c", TWO_MACHINES, tmp_path / "b"], check=True, capture_output=True, text=True
-    )
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # Ray's sockets need a short path
+        command = [sys.executable, "-c", TWO_MACHINES, tmp_path / "b", folder]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["20", "10"]  # a state in each of 4 rounds, a model after rounds 2 and 4
     fedkin.run("ditto", fed, engine="serial", rounds=4, checkpoint_every=1, evaluate_every=1, out=tmp_path / "a")
     for name in ("history.jsonl", "models/index.json"):

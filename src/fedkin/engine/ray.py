@@ -278,7 +278,7 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
         else:
             # a folder of its own: other programs' ray.init() must not find this cluster. Sockets need a short path.
             folder = tempfile.mkdtemp(prefix="fedkin-ray-", dir="/tmp")
-            with _on_loopback():
+            with on_loopback():
                 ray.init(
                     address="local",
                     num_cpus=workers or os.cpu_count() or 1,
@@ -296,7 +296,7 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
+def on_loopback() -> Iterator[None]:
     """On Linux Ray takes 127.0.0.1 for an address that can be reached from outside, unless it is told so."""
     from ray._private import ray_constants
 
