@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import shutil
+import socket
 import sys
 import sysconfig
 import tempfile
@@ -36,6 +37,7 @@ from fedkin.store import write_bytes
 
 INLINE = 1 << 16  # smaller arrays go with the call: an object of their own would cost more
 START_LIMIT = 120.0  # seconds in which a worker must have started
+STARTS = 3  # a busy machine may be too slow for Ray's own patience
 
 _idle: list[Any] | None = None  # workers of the cluster started or joined here, for the next run: a start takes seconds
 
@@ -269,8 +271,9 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
     try:
         if address and address != "local":
             try:
+                _knock(address)
                 ray.init(address=address, **quiet)
-            except (ConnectionError, RuntimeError, ValueError) as error:
+            except (OSError, RuntimeError, ValueError) as error:
                 raise ValueError(
                     f"There is no Ray cluster at '{address}': {_short(error)}. Start one with `ray start --head`, or "
                     "leave --ray-address and RAY_ADDRESS out for one on this machine."
@@ -278,14 +281,7 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
         else:
             # a folder of its own: other programs' ray.init() must not find this cluster. Sockets need a short path.
             folder = tempfile.mkdtemp(prefix="fedkin-ray-", dir="/tmp")
-            with on_loopback():
-                ray.init(
-                    address="local",
-                    num_cpus=workers or os.cpu_count() or 1,
-                    _node_ip_address="127.0.0.1",
-                    _temp_dir=folder,
-                    **{**quiet, "include_dashboard": False},
-                )
+            _start_here(workers or os.cpu_count() or 1, folder, {**quiet, "include_dashboard": False})
         _idle = []
         yield
     finally:
@@ -293,6 +289,26 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
+    ray = _ray()
+    for left in reversed(range(STARTS)):
+        try:
+            with on_loopback():
+                ray.init(address="local", num_cpus=cores, _node_ip_address="127.0.0.1", _temp_dir=folder, **settings)
+            return
+        except Exception as error:  # Ray raises just that where its processes take more than 30 s to start
+            ray.shutdown()
+            if not left:
+                raise RuntimeError(f"Ray did not start here, tried {STARTS} times: {_short(error)}") from error
+
+
+def _knock(address: str) -> None:
+    """Is there anybody? Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 @contextlib.contextmanager
