@@ -36,8 +36,7 @@ from fedkin.protocol import Message
 from fedkin.store import write_bytes
 
 INLINE = 1 << 16  # smaller arrays go with the call: an object of their own would cost more
-START_LIMIT = 120.0  # seconds in which a worker must have started
-STARTS = 3  # a busy machine may be too slow for Ray's own patience
+START_LIMIT = 120.0  # seconds in which a cluster or a worker must have started
 
 _idle: list[Any] | None = None  # workers of the cluster started or joined here, for the next run: a start takes seconds
 
@@ -292,16 +291,27 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
 
 
 def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
-    ray = _ray()
-    for left in reversed(range(STARTS)):
-        try:
-            with on_loopback():
-                ray.init(address="local", num_cpus=cores, _node_ip_address="127.0.0.1", _temp_dir=folder, **settings)
-            return
-        except Exception as error:  # Ray raises just that where its processes take more than 30 s to start
-            ray.shutdown()
-            if not left:
-                raise RuntimeError(f"Ray did not start here, tried {STARTS} times: {_short(error)}") from error
+    """On loopback, and with more patience than the 30 s that Ray itself has: on a busy machine it takes longer."""
+    from ray._private import services
+
+    look = services.get_node
+
+    def look_longer(*arguments: Any) -> Any:
+        deadline = time.monotonic() + START_LIMIT
+        while True:
+            try:
+                return look(*arguments)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = look_longer
+    try:
+        with on_loopback():
+            _ray().init(address="local", num_cpus=cores, _node_ip_address="127.0.0.1", _temp_dir=folder, **settings)
+    finally:
+        services.get_node = look
 
 
 def _knock(address: str) -> None:
