@@ -338,6 +338,7 @@ def on_loopback() -> Iterator[None]:
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns of a change to come
+    os.environ.setdefault("RAY_agent_register_timeout_ms", str(int(1000 * START_LIMIT)))  # on a busy machine it is slow
     try:
         import ray
     except ImportError as error:
