@@ -260,7 +260,7 @@ def test_without_ray_it_says_what_to_install(fed, monkeypatch):
 
 
 @needs_ray
-def test_it_listenson_loopback_alone(session):
+def test_it_listens_on_loopback_alone(session):
     addresses = listening(family(os.getpid()))
     loopback = {"0100007F", "0" * 16 + "FFFF00000100007F", "0" * 24 + "01000000"}
     assert addresses
