@@ -3,7 +3,7 @@
     pip install -c constraints.txt -e '.[ray]' flwr==1.41.0
     python benchmarks/engines.py [--rounds 10] [--turns 2] [--clients 10 100]
 
-FedAvg on random rows, 100 training rows a client, an mlp of 13,002 numbers, one epoch of batches of 20, all clients in
+FedAvg on random rows, 100 training rows a client, an mlp of 12,948 numbers, one epoch of batches of 20, all clients in
 every round; nobody is measured but after the last round, which does not count. Each engine runs in a process of its
 own, two workers of one thread each; they take turns, so that a slow minute of the machine hits all. Memory is that of
 the process and all it started, shared pages counted once. Where Flower is not installed it is left out.
