@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -246,6 +247,15 @@ def _trackers(setting: Setting, label: str, console: Console) -> list[Tracker]:
     return out
 
 
+def _ray(wanted: bool, address: str = "", workers: int = 0) -> contextlib.AbstractContextManager[None]:
+    """One Ray cluster for several runs: its start takes seconds."""
+    if not wanted:
+        return contextlib.nullcontext()
+    from fedkin.engine.ray import cluster
+
+    return cluster(address, workers)
+
+
 def _split_words(words: list[str]) -> tuple[list[str], list[str]]:
     """Leading names, and the flags after them."""
     at = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
@@ -356,20 +366,21 @@ def _compare(names: list[str], flags: Any, comparison: Any, console: Console) ->
         f"{flags.training.epochs} epochs, batch {flags.training.batch_size}, {flags.compared.seeds} seeds; "
         f"mean pairwise KLD {federation.mean_kld:.2f}"
     )
-    made = comparison.compare(
-        names,
-        lambda seed: federation if seed == options.seed else _federation(flags, seed),
-        seeds=flags.compared.seeds,
-        first_seed=options.seed,
-        out=setting.out,
-        setting=about,
-        tracker=lambda label: _trackers(setting, label, Console(stderr=True)),
-        model=setting.model,
-        model_options=_chosen(flags, "model"),
-        head=setting.head,
-        training=flags.training,
-        options=options,
-    )
+    with _ray(options.engine == "ray", options.ray_address, options.workers):
+        made = comparison.compare(
+            names,
+            lambda seed: federation if seed == options.seed else _federation(flags, seed),
+            seeds=flags.compared.seeds,
+            first_seed=options.seed,
+            out=setting.out,
+            setting=about,
+            tracker=lambda label: _trackers(setting, label, Console(stderr=True)),
+            model=setting.model,
+            model_options=_chosen(flags, "model"),
+            head=setting.head,
+            training=flags.training,
+            options=options,
+        )
     if setting.json:
         print(json.dumps(made.to_json(), indent=2))
         return 0
@@ -458,20 +469,23 @@ def verify(words: list[str]) -> int:
 
     if words and words[0] in ("-h", "--help"):
         print(
-            "usage: fedkin verify [METHOD …]\n\nMETHOD: a name, or your own as file.py:Class; none: all built-in ones."
+            "usage: fedkin verify [METHOD …] [--ray]\n\nMETHOD: a name, or your own as file.py:Class; "
+            "none: all built-in ones.\n--ray: also check that the Ray engine gives the same bits."
         )
         return 0
     from fedkin.conformance import verify as check
 
+    names, ray = [word for word in words if word != "--ray"], "--ray" in words
     console = _console()
     failures = 0
-    for name in words or METHODS:
-        console.print(f"[bold]{name}[/bold]")
-        for outcome in check(name):
-            failures += not outcome.passed
-            mark = "[green]✓[/green]" if outcome.passed else "[red]✗[/red]"
-            console.print(f"  {mark} {outcome.name} ({outcome.seconds:.1f} s)", highlight=False)
-            if not outcome.passed:
-                console.print(f"      {outcome.detail}", markup=False, highlight=False)
+    with _ray(ray):
+        for name in names or METHODS:
+            console.print(f"[bold]{name}[/bold]")
+            for outcome in check(name, ray=ray):
+                failures += not outcome.passed
+                mark = "[green]✓[/green]" if outcome.passed else "[red]✗[/red]"
+                console.print(f"  {mark} {outcome.name} ({outcome.seconds:.1f} s)", highlight=False)
+                if not outcome.passed:
+                    console.print(f"      {outcome.detail}", markup=False, highlight=False)
     console.print("All properties hold." if not failures else f"{failures} properties do not hold.")
     return 1 if failures else 0

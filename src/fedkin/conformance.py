@@ -6,6 +6,7 @@ client ids, state that leaks between clients or is lost on a restart.
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 import typing
@@ -64,14 +65,15 @@ def federation() -> Federation:
     return replace(made, splits=tuple(splits))
 
 
-def verify(name: str | Method) -> Iterator[Outcome]:
-    """Check a method (a name, `file.py:Class`, or an instance) against every property, one after the other."""
+def verify(name: str | Method, *, ray: bool = False) -> Iterator[Outcome]:
+    """Check a method (a name, `file.py:Class`, or an instance) against every property, one after the other; with `ray`
+    also that the Ray engine agrees, which takes seconds to start."""
     try:
         method = by_name(name) if isinstance(name, str) else name
     except Exception as error:
         yield Outcome("can be made from its defaults", False, f"{type(error).__name__}: {error}", 0.0)
         return
-    for label, check in PROPERTIES.items():
+    for label, check in (PROPERTIES | (RAY_PROPERTIES if ray else {})).items():
         begin = time.perf_counter()
         try:
             detail = check(method) or ""
@@ -103,6 +105,10 @@ def engines_agree(method: Method) -> None:
     for workers in (1, 2):
         two = outcome(method, engine="pool", workers=workers)
         _same(one, two, f"one by one and with {workers} workers")
+
+
+def ray_agrees(method: Method) -> None:
+    _same(_plain(method), outcome(method, engine="ray", workers=2), "one by one and on Ray")
 
 
 def resumes(method: Method) -> None:
@@ -155,12 +161,31 @@ def survives_lost_replies(method: Method) -> None:
 
 
 def comes_and_goes(method: Method) -> None:
-    """A client joins at round 3, one leaves at round 4."""
-    result = outcome(method, arrive={7: 3}, leave={0: 4}, rounds=5, participation=1.0)
+    """Client 7 joins at round 3, client 0 leaves at round 4; the run may be stopped before, between and after."""
+    settings: dict[str, Any] = {
+        "arrive": {7: 3}, "leave": {0: 4}, "participation": 1.0, "evaluate_every": 1, "checkpoint_every": 1,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        result = outcome(method, **settings, rounds=5, out=Path(folder) / "straight")
+        kept = set(json.loads((Path(folder) / "straight" / "models" / "index.json").read_text()))
+        for rounds in (2, 3, 5):
+            stopped = outcome(method, **settings, rounds=rounds, out=Path(folder) / "stopped")
     _finite(result)
-    measured = set(result.history.values("personal", round=5))
-    if 7 not in measured or 0 in measured:
-        raise Broken(f"after round 5 the clients {sorted(measured)} were measured; 7 joined and 0 left")
+    _same(result, stopped, "straight and stopped around the coming and going")
+    there = {round: set(range(1 if round >= 4 else 0, 8 if round >= 3 else 7)) for round in range(1, 6)}
+    asked: set[int] = set()
+    for round, ids in there.items():
+        measured = set(result.history.values("personal", round=round))
+        if measured != ids:
+            raise Broken(f"after round {round} the clients {sorted(measured)} were measured; {sorted(ids)} are there")
+        now = set(result.history.values("bytes_down", round=round, scope=""))
+        if not now <= ids:
+            raise Broken(f"in round {round} the clients {sorted(now - ids)} were asked, who are not there")
+        asked |= now
+    if asked != set(range(8)):
+        raise Broken(f"the clients {sorted(set(range(8)) - asked)} were never asked")
+    if kept != {federation().names[client] for client in there[5]}:
+        raise Broken(f"personal models were kept of {sorted(kept)}; client 0 left and client 7 joined")
 
 
 def is_deterministic(method: Method) -> None:
@@ -213,6 +238,9 @@ PROPERTIES: dict[str, Callable[[Method], str | None]] = {
     "looking changes nothing": is_pure,
     "batch norm and dropout work": works_with_buffers,
 }
+
+
+RAY_PROPERTIES: dict[str, Callable[[Method], str | None]] = {"Ray agrees to the bit": ray_agrees}
 
 
 def _with_batch_norm(shape: tuple[int, ...], classes: int) -> torch.nn.Module:

@@ -176,6 +176,11 @@ class _Loop:
 
     def _engine(self) -> Engine:
         options = self.options
+        if options.engine == "ray":
+            from fedkin.engine.ray import Ray
+
+            limit = options.time_limit or None
+            return Ray(self.job, options.workers, address=options.ray_address, time_limit=limit)
         if options.engine == "serial" or not hasattr(os, "fork"):
             return Serial(self.job)
         workers = options.workers or os.cpu_count() or 1
@@ -194,6 +199,13 @@ class _Loop:
             for client in times:
                 if not 0 <= client < self.fed.size:
                     raise ValueError(f"{word} names client {client}; there are clients 0 to {self.fed.size - 1}.")
+        for client in self.options.arrive.keys() | self.options.leave.keys():
+            first, gone = self.options.arrive.get(client, 1), self.options.leave.get(client)
+            if first < 1 or (gone is not None and gone <= first):
+                raise ValueError(
+                    f"Client {client} arrives in round {first} and leaves in round {gone}: it must arrive in round 1 "
+                    "or later, and leave after that."
+                )
         for round in range(1, self.options.rounds + 1):
             if not len(self._present(round).ids):
                 raise ValueError(f"Nobody is there in round {round}: change arrive={self.options.arrive} or leave.")
@@ -205,12 +217,20 @@ class _Loop:
 
     def _round(self, state: State, round: int) -> State:
         method = self.job.method
-        ids = method.select(state, self._present(round), round)
+        present = self._present(round)
+        ids = method.select(state, present, round)
+        if absent := sorted(set(ids.tolist()) - set(present.ids.tolist())):
+            raise ValueError(
+                f"{type(method).__name__}.select chose clients {absent} in round {round}; they are not there: choose "
+                "from fed.ids."
+            )
         assert self.desk is not None
         clients = Exchanges(self.desk, round, ids, measure=not self._scheduled(round))
+        answered = True
         try:
             state = method.round(state, clients)
         except NoReplies:
+            answered = False
             self.history.add(round, None, "lost_round", True)
         self._answered, tally = clients.answered, clients.tally
         for client in sorted(tally.down):
@@ -220,6 +240,12 @@ class _Loop:
         compute, communication = tally.seconds(self.device)
         self.history.add(round, None, "compute_seconds", compute)
         self.history.add(round, None, "communication_seconds", communication)
+        if answered:  # else the state still tells of the round before: what happened once would be told twice
+            self._describe(state, round)
+        return state
+
+    def _describe(self, state: State, round: int) -> None:
+        method = self.job.method
         for metric, value in method.describe(state).items():
             self.history.add(round, None, metric, _plain(value))
             if metric == "clusters" and self.job.federation.groups is not None:
@@ -229,7 +255,6 @@ class _Loop:
                     self.history.add(round, None, "rand_index", rand_index(*zip(*pairs)))
         if len(self.job.federation) <= MIXING_LIMIT and (mixing := method.mixing(state)) is not None:
             self.history.add(round, None, "mixing", _plain(mixing))
-        return state
 
     def _sweep(self, state: State, round: int, *, models: bool) -> None:
         """Measure every client with what the server would send it now; nothing of it has an effect on the run."""

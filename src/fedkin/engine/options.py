@@ -20,8 +20,10 @@ class Options:
     """Seed of everything random: the same seed gives the same bits."""
     evaluate_every: int = 10
     """Measure all clients every so many rounds (0: only after the last); other rounds measure the participants."""
-    engine: Literal["pool", "serial"] = "pool"
-    """pool: worker processes. serial: one client after the other in this process, for debugging."""
+    engine: Literal["pool", "serial", "ray"] = "pool"
+    """pool: worker processes. serial: one client after the other in this process, for debugging. ray: a Ray cluster."""
+    ray_address: str = ""
+    """Ray cluster to join (auto, or host:port); where not given: RAY_ADDRESS, or else one of its own here."""
     workers: int = 0
     """Worker processes; 0: one for each core. The results do not depend on it."""
     time_limit: float = 0.0
@@ -58,7 +60,7 @@ class Options:
                 ("spread", self.spread, self.spread >= 0, "be at least 0"),
                 ("time_limit", self.time_limit, self.time_limit >= 0, "be at least 0"),
                 ("seed", self.seed, self.seed >= 0, "be at least 0"),
-                ("engine", self.engine, self.engine in ("pool", "serial"), "be pool or serial"),
+                ("engine", self.engine, self.engine in ("pool", "serial", "ray"), "be pool, serial or ray"),
             )
             if not good
         ]
@@ -67,7 +69,7 @@ class Options:
 
 
 # What may differ between a stopped run and the one that goes on with it: no number depends on these.
-FREE = {"engine", "workers", "rounds", "checkpoint_every", "save_models"}
+FREE = {"engine", "ray_address", "workers", "rounds", "checkpoint_every", "save_models"}
 
 
 def settled(options: Options, training: Training, settings: dict[str, Any]) -> tuple[Options, Training]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedkin.engine.work import Job, Outcome, Site, Task
+from fedkin.engine.work import Job, Outcome, Site, Task, failed, memory_of
 from fedkin.protocol import Message
 
 TRIES = 3  # a client whose work kills this many workers is given up for the round
@@ -128,7 +128,7 @@ class Pool:
                     worker.since = time.monotonic()
                 elif self._limit and worker.tasks and time.monotonic() - worker.since > self._limit:
                     task = worker.tasks.popleft()
-                    outcomes[task.position] = _failed(task, f"did not answer within {self._limit:g} s")
+                    outcomes[task.position] = failed(task, f"did not answer within {self._limit:g} s")
                     self._replace(index, todo, tries, outcomes)
         return [outcomes[task.position] for task in tasks]
 
@@ -154,11 +154,19 @@ class Pool:
         self._number += 1
         self._down.reset()
         shared = tuple(self._down.put(a) for a in message.shared)
+        there: dict[tuple[Any, ...], Place] = {}
         own = tuple(
-            [self._down.put(a) for a in part] if isinstance(part, list) else self._down.put(part)
+            [self._once(a, there) for a in part] if isinstance(part, list) else self._down.put(part)
             for part in message.own
         )
         return Header(self._number, shared, own)
+
+    def _once(self, array: Tensor, there: dict[tuple[Any, ...], Place]) -> Place:
+        """In a list, clients are often sent the very same array: it is copied once."""
+        key = memory_of(array)
+        if key not in there:
+            there[key] = self._down.put(array)
+        return there[key]
 
     def _give(self, worker: Worker, task: Task, header: Header) -> None:
         if not worker.tasks:
@@ -182,7 +190,7 @@ class Pool:
                 if tries[task.position] >= TRIES:
                     code = old.process.exitcode
                     why = f"its worker process died {TRIES} times (exit code {code}; -9 is often a lack of memory)"
-                    outcomes[task.position] = _failed(task, why)
+                    outcomes[task.position] = failed(task, why)
                     continue
             todo.appendleft(task)
         self._workers[index] = self._start(old.up)
@@ -196,11 +204,6 @@ class Pool:
         process.start()
         theirs.close()
         return Worker(process, mine, up)
-
-
-def _failed(task: Task, why: str) -> Outcome:
-    text = f"round {task.round}, client {task.client}, hook {task.function or 'personal'}: {why}"
-    return Outcome(task.position, task.client, (), False, {}, 0.0, 0.0, text)
 
 
 def _serve(job: Job, pipe: Connection, others: list[Connection], down: Arena, up: Arena) -> None:

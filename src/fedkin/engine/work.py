@@ -64,6 +64,17 @@ class Outcome(NamedTuple):
     """File name of the personal model, where it was kept."""
 
 
+def failed(task: Task, why: str) -> Outcome:
+    """Of a task that gave no answer."""
+    text = f"round {task.round}, client {task.client}, hook {task.function or 'personal'}: {why}"
+    return Outcome(task.position, task.client, (), False, {}, 0.0, 0.0, text)
+
+
+def memory_of(array: Tensor) -> tuple[object, ...]:
+    """The same for two arrays that are one stretch of memory, seen in the same way. Only while both are alive."""
+    return array.data_ptr(), tuple(array.shape), array.stride(), array.dtype
+
+
 class ClientError(RuntimeError):
     """An error in a client's code, with the place where it happened."""
 
@@ -88,8 +99,8 @@ class Site:
             return self._perform(task, message)._replace(seconds=time.perf_counter() - start)
         except Exception as error:
             text = f"round {task.round}, client {task.client}, hook {self.hook}: {type(error).__name__}: {error}"
-            failed = Outcome(task.position, task.client, (), False, {}, 0.0, 0.0, text, traceback.format_exc())
-            return failed._replace(seconds=time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            return Outcome(task.position, task.client, (), False, {}, 0.0, seconds, text, traceback.format_exc())
 
     def _perform(self, task: Task, message: Message) -> Outcome:
         job = self.job

@@ -396,7 +396,12 @@ def _parts(state: State, labels: Tensor, models: Tensor, ids: Tensor, asks: Tens
     own = labels[ids]
     if bool((own < 0).any()):
         models = torch.cat([models, overall(models, labels, state["n"])[None]])
-    return [pick(models[label], lacks, state["owner"]) for label, lacks in zip(own.tolist(), asks)]
+    parts: dict[tuple[int, ...], Tensor] = {}  # clients that are sent the same share the array
+    keys = [(label, *lacks) for label, lacks in zip(own.tolist(), asks.tolist())]
+    for key, lacks in zip(keys, asks):
+        if key not in parts:
+            parts[key] = pick(models[key[0]], lacks, state["owner"])
+    return [parts[key] for key in keys]
 
 
 def _labels(state: State, gamma: float) -> Tensor:

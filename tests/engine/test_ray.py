@@ -1,0 +1,366 @@
+"""The Ray engine does what the pool does: the same bits, the same faults survived, nothing left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fedkin
+from fedkin import Me, Message, Replies, Reply, Server
+from fedkin.conformance import ray_agrees
+from fedkin.engine import ray as engine
+from fedkin.methods import METHODS, method
+from fedkin.registry import load_path
+from fedkin.store import equal
+
+ROOT = Path(__file__).parents[2]
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: fedkin[ray]")
+
+
+@pytest.fixture(scope="module")
+def session():
+    """One cluster for all tests: its start takes seconds."""
+    with engine.cluster(workers=2):
+        yield
+
+
+@pytest.fixture(scope="module")
+def fed() -> fedkin.Federation:
+    return fedkin.federate("digits", clients=5, samples_per_client=40, seed=3)
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it started."""
+    out = [pid]
+    for one in out:
+        for thread in Path(f"/proc/{one}/task").glob("*/children"):
+            out += [int(word) for word in thread.read_text().split()]
+    return out
+
+
+def listening(pids: list[int]) -> set[str]:
+    """Addresses, in the kernel's hexadecimal, at which these processes listen."""
+    inodes = set()
+    for pid in pids:
+        for fd in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                inodes.add(os.readlink(fd))
+            except OSError:
+                continue
+    out = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in inodes:
+                out.add(words[1].split(":")[0])
+    return out
+
+
+# ---- the same bits
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    "made",
+    [
+        method("fedavg"),
+        method("ditto"),  # keeps state at clients
+        method("dcpfl"),  # replies of unlike shapes
+        method("pflic", restarts=2),  # several exchanges in a round
+    ],
+    ids=lambda made: type(made).__name__,
+)
+def test_the_same_bits_as_one_by_one(session, made):
+    ray_agrees(made)
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_the_same_bits(session, name):
+    ray_agrees(method(name))
+
+
+@needs_ray
+def test_lost_replies_and_those_who_come_and_go(session, fed):
+    settings = {"rounds": 5, "lost": 0.3, "arrive": {4: 3}, "leave": {0: 4}, "evaluate_every": 2}
+    one, two = (fedkin.run("ditto", fed, engine=name, **settings) for name in ("serial", "ray"))
+    assert any(row.value == "lost on the way" for row in two.history.select("dropped"))
+    assert one.history.rows == two.history.rows
+    assert equal(one.state, two.state)
+
+
+@needs_ray
+def test_a_stopped_run_goes_on_in_another_engine(session, fed, tmp_path):
+    fedkin.run("ditto", fed, rounds=4, engine="serial", out=tmp_path / "a", checkpoint_every=1, evaluate_every=1)
+    for rounds, name in ((1, "ray"), (2, "serial"), (4, "ray")):
+        fedkin.run("ditto", fed, rounds=rounds, engine=name, out=tmp_path / "b", checkpoint_every=1, evaluate_every=1)
+    models = [{p.name: p.read_bytes() for p in (tmp_path / run / "models").iterdir()} for run in "ab"]
+    assert len(models[0]) == 6
+    assert models[0] == models[1]
+    assert (tmp_path / "a/history.jsonl").read_bytes() == (tmp_path / "b/history.jsonl").read_bytes()
+    assert (tmp_path / "a/summary.json").read_bytes() == (tmp_path / "b/summary.json").read_bytes()
+
+
+OWN = """
+from dataclasses import dataclass
+from torch import nn
+from fedkin.methods.fedavg import FedAvg
+
+SLOWER = 0.5
+
+def helper(row):
+    return row * SLOWER
+
+@dataclass(frozen=True)
+class Mine(FedAvg):
+    def local(self, me, message):
+        reply = super().local(me, message)
+        return reply._replace(body=tuple(helper(a) if a.is_floating_point() else a for a in reply.body))
+
+def network(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.Tanh(), nn.Linear(7, classes))
+"""
+
+
+@needs_ray
+def test_methods_and_models_in_files_of_ones_own_travel(session, fed, tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    made = load_path(f"{tmp_path}/mine.py:Mine")()
+    settings = {"rounds": 2, "model": f"{tmp_path}/mine.py:network"}
+    one, two = (fedkin.run(made, fed, engine=name, **settings) for name in ("serial", "ray"))
+    assert equal(one.state, two.state)
+    assert one.history.rows == two.history.rows
+
+
+def test_all_dtypes_and_shapes_travel():
+    arrays = [
+        torch.tensor(3.5, dtype=torch.bfloat16),
+        torch.arange(6).view(2, 3).T,
+        torch.tensor([True, False]),
+        torch.empty(0, 4),
+        torch.randn(3).to(torch.complex64),
+    ]
+    for array in arrays:
+        assert equal(engine.unpack(engine.pack(array)), array.contiguous())
+
+
+@needs_ray
+def test_equal_arrays_of_a_list_are_posted_once(session, fed):
+    from fedkin.engine.work import Job
+
+    job = Job(method("fedavg"), fed, lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), None, fedkin.Training(), 0)
+    ray = engine.Ray(job, 1)
+    try:
+        large, kept = torch.zeros(engine.INLINE), {}
+        assert ray._posted(large, kept) is ray._posted(large, kept)
+        assert len(kept) == 1
+        assert isinstance(ray._posted(large[:5], kept), engine.Packed)  # small: with the call
+    finally:
+        ray.close()
+
+
+# ---- faults
+
+
+@dataclass(frozen=True)
+class Faulty(type(method("fedavg"))):  # type: ignore[misc]
+    """FedAvg with a client that misbehaves in round 2."""
+
+    fault: str = ""
+    mark: str = ""
+
+    def init(self, fed: Server):
+        return {**super().init(fed), "round": 1}
+
+    def send(self, state, ids) -> Message:
+        return Message((state["model"], torch.tensor(state["round"])), (ids,))
+
+    def local(self, me: Me, message: Message) -> Reply:
+        trained = fedkin.sgd(me, message.shared[0])
+        message.shared[0].zero_()  # must not be seen by anybody else
+        if int(message.own[0]) == 3 and int(message.shared[1]) == 2:
+            if self.fault == "raise":
+                raise RuntimeError("no more battery")
+            if self.fault == "hang":
+                time.sleep(60)
+            if self.fault == "die" or (self.fault == "die once" and not Path(self.mark).exists()):
+                Path(self.mark).touch()
+                os._exit(9)
+        return Reply({"round": int(message.shared[1])}, (trained,))
+
+    def received(self, me: Me, message: Message):
+        return message.shared[0]
+
+    def merge(self, state, sent: Message, replies: Replies):
+        return {**super().merge(state, sent, replies), "round": state["round"] + 1}
+
+
+def play(fed, fault: str, mark: Path, **changes):
+    settings = {"rounds": 3, "workers": 2, "engine": "ray", **changes}
+    return fedkin.run(Faulty(fault=fault, mark=str(mark)), fed, **settings)
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("fault", "word", "limit"),
+    [
+        ("raise", "no more battery", 0.0),
+        pytest.param("hang", "did not answer within 2 s", 2.0, marks=pytest.mark.slow),
+        pytest.param("die", "died 3 times", 0.0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_bad_client_is_dropped_and_named(session, fed, tmp_path, fault, word, limit):
+    result = play(fed, fault, tmp_path / "mark", time_limit=limit)
+    (row,) = result.history.select("dropped")
+    assert (row.round, row.client) == (2, 3)
+    assert word in row.value
+    absent = play(fed, "", tmp_path / "mark", engine="serial", rounds=2, leave={3: 2})
+    dropped = play(fed, "raise", tmp_path / "mark", rounds=2)
+    assert equal(dropped.state, absent.state)
+
+
+@needs_ray
+def test_a_worker_that_dies_is_replaced_and_its_work_repeated(session, fed, tmp_path):
+    result = play(fed, "die once", tmp_path / "died")
+    assert (tmp_path / "died").exists()
+    healthy = play(fed, "", tmp_path / "died", engine="serial")
+    assert equal(result.state, healthy.state)
+    assert result.history.rows == healthy.history.rows
+
+
+@needs_ray
+def test_more_workers_than_the_cluster_has_are_refused(session, fed):
+    with pytest.raises(ValueError, match="workers=3, but the Ray cluster has 2 CPUs"):
+        fedkin.run("fedavg", fed, rounds=1, engine="ray", workers=3)
+
+
+def test_without_ray_it_says_what_to_install(fed, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    engine._ray.cache_clear()
+    try:
+        with pytest.raises(ImportError, match=r"pip install 'fedkin\[ray\]'"):
+            fedkin.run("fedavg", fed, rounds=1, engine="ray")
+    finally:
+        engine._ray.cache_clear()
+
+
+# ---- clusters
+
+
+@needs_ray
+def test_it_listens_on_loopback_alone(session):
+    addresses = listening(family(os.getpid()))
+    loopback = {"0100007F", "0" * 16 + "FFFF00000100007F", "0" * 24 + "01000000"}
+    assert addresses
+    assert addresses <= loopback
+
+
+COMMAND = [sys.executable, "-m", "fedkin", "run", "ditto", "--data", "digits", "--clients", "4", "--json", "--quiet"]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_the_command_leaves_nothing_behind(tmp_path):
+    before = set(Path("/tmp").glob("fedkin-ray-*"))
+    flags = ["--rounds", "2", "--samples-per-client", "40"]
+    for name in ("pool", "ray"):
+        command = [*COMMAND, *flags, "--engine", name, "--out", tmp_path / name]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stdout.startswith("{")
+        assert not done.stderr
+    assert (tmp_path / "pool/history.jsonl").read_bytes() == (tmp_path / "ray/history.jsonl").read_bytes()
+    assert set(Path("/tmp").glob("fedkin-ray-*")) == before
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_killed_run_takes_its_cluster_along_and_goes_on(tmp_path):
+    flags = ["--rounds", "60", "--checkpoint-every", "1"]
+    process = subprocess.Popen(
+        [*COMMAND, *flags, "--engine", "ray", "--out", tmp_path / "b"], stdout=subprocess.DEVNULL
+    )
+    while not (tmp_path / "b/checkpoint/manifest.json").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    others = set(family(process.pid)) - {process.pid}
+    assert len(others) > 3
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.returncode == -signal.SIGKILL, "the run ended before it could be killed: make it longer"
+    deadline = time.monotonic() + 120  # Ray's helpers look around every so often
+    while any(alive(pid) for pid in others) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert not [pid for pid in others if alive(pid)]
+    for name in "ab":
+        subprocess.run([*COMMAND, *flags, "--out", tmp_path / name], check=True, capture_output=True)
+    assert (tmp_path / "a/history.jsonl").read_bytes() == (tmp_path / "b/history.jsonl").read_bytes()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+TWO_MACHINES = """
+import sys
+import fedkin
+from fedkin.engine import ray as engine
+from ray.cluster_utils import Cluster
+
+travelled, received = [], engine._received
+engine._received = lambda task, done: (travelled.append((done.state, done.model)), received(task, done))[1]
+fed = fedkin.federate("digits", clients=5, samples_per_client=40, seed=3)
+settings = {"checkpoint_every": 1, "evaluate_every": 1, "out": sys.argv[1]}
+with engine.on_loopback():
+    head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": sys.argv[2]}
+    machines = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        machines.add_node(num_cpus=2, temp_dir=sys.argv[2])
+        with engine.cluster(machines.address):
+            for rounds in (2, 4):
+                fedkin.run("ditto", fed, engine="ray", rounds=rounds, **settings)
+    finally:
+        machines.shutdown()
+print(sum(state is not None for state, _ in travelled), sum(model is not None for _, model in travelled))
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+def test_states_and_models_come_back_from_other_machines(fed, tmp_path):
+    """Ray's own way of having several machines in one; all workers are on the one that does not run fedkin."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # Ray's sockets need a short path
+        command = [sys.executable, "-c", TWO_MACHINES, tmp_path / "b", folder]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["20", "10"]  # a state in each of 4 rounds, a model after rounds 2 and 4
+    fedkin.run("ditto", fed, engine="serial", rounds=4, checkpoint_every=1, evaluate_every=1, out=tmp_path / "a")
+    for name in ("history.jsonl", "models/index.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    files = [{p.name: p.read_bytes() for p in (tmp_path / run / "models").iterdir()} for run in "ab"]
+    assert files[0] == files[1]
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("address", "words"), [("127.0.0.1:9", "no Ray cluster at"), ("ray://127.0.0.1:10001", "run fedkin on a machine")]
+)
+def test_a_cluster_that_is_not_there(tmp_path, address, words):
+    command = [*COMMAND, "--rounds", "1", "--engine", "ray", "--ray-address", address]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert words in done.stderr
