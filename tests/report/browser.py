@@ -98,7 +98,7 @@ class Page:
     """One tab, with everything it logged and asked for."""
 
     def __init__(self, browser: Browser, address: str, width: int, height: int, dark: bool) -> None:
-        self._browser = browser
+        self._browser, self._from = browser, 0
         self._target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = browser.call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -108,6 +108,7 @@ class Page:
             {"name": "prefers-reduced-motion", "value": "reduce"},
         ])  # fmt: skip
         self.resize(width, height)
+        self.call("Performance.enable", timeDomain="threadTicks")
         begin = time.perf_counter()
         self.call("Page.navigate", url=address)
         self.wait("document.readyState === 'complete'")
@@ -139,6 +140,12 @@ class Page:
             time.sleep(0.05)
         raise TimeoutError(f"not so within {seconds} s: {code}")
 
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time of the page's main thread so far, however busy the machine is."""
+        metrics = {m["name"]: m["value"] for m in self.call("Performance.getMetrics")["metrics"]}
+        return float(metrics["TaskDuration"])
+
     def hover(self, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
@@ -158,8 +165,13 @@ class Page:
 
     def _events(self, *methods: str) -> list[dict[str, Any]]:
         self._browser.drain()
-        events = self._browser.events
+        events = self._browser.events[self._from :]
         return [e["params"] for e in events if e.get("sessionId") == self._session and e["method"] in methods]
+
+    def forget(self) -> None:
+        """What was logged and asked for so far."""
+        self._browser.drain()
+        self._from = len(self._browser.events)
 
     @property
     def complaints(self) -> list[str]:

@@ -1,12 +1,13 @@
 // Charts that know nothing of federated learning. Each has a text alternative and can be walked with the arrow keys.
 
 // series: [{name, colour, dash, width, points: [[x, y]], band: [[x, low, high]], dots: Set of x, faint: [[[x, y]]]}]
-function lineChart(place, { series, height = 260, xLabel, yLabel, xFormat = plain, yFormat = plain, marks = [], cursor, label, names = true, log = false, zero = false, onPick }) {
+function lineChart(place, { series, height = 260, xLabel, yLabel, xFormat = plain, yFormat = plain, marks = [], cursor, domain, label, names = true, log = false, zero = false, onPick }) {
   const width = Math.max(260, place.clientWidth || 600);
   const drawn = series.filter((s) => s.points.length);
   if (!drawn.length) { place.replaceChildren(missing("Nothing was measured yet.")); return; }
   const value = (y) => (log ? Math.log10(y) : y);
   const xs = drawn.flatMap((s) => s.points.map((p) => p[0]));
+  const [first, last] = domain || [Math.min(...xs), Math.max(...xs)];
   const ys = drawn.flatMap((s) => [...s.points.map((p) => p[1]), ...(s.band || []).flatMap((b) => [b[1], b[2]]), ...(s.faint || []).flatMap((f) => f.map((p) => p[1]))]).filter(known).map(value);
   let [low, high] = [Math.min(...ys, ...(zero ? [0] : [])), Math.max(...ys)];
   if (low === high) { low -= Math.abs(low) * 0.1 || 0.5; high += Math.abs(high) * 0.1 || 0.5; }
@@ -15,7 +16,7 @@ function lineChart(place, { series, height = 260, xLabel, yLabel, xFormat = plai
   high += pad;
   const room = names && width > 560 ? 26 + 7 * Math.max(...drawn.map((s) => Math.min(22, s.name.length))) : 14;
   const edge = { left: 52, right: room, top: 12, bottom: xLabel ? 40 : 24 };
-  const x = scale(Math.min(...xs), Math.max(...xs), edge.left, width - edge.right);
+  const x = scale(first, last, edge.left, width - edge.right);
   const y = scale(low, high, height - edge.bottom, edge.top);
   const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0, "aria-label": label });
   const shown = log ? powers(low, high) : ticks(low, high, height < 190 ? 3 : 5);
@@ -23,7 +24,7 @@ function lineChart(place, { series, height = 260, xLabel, yLabel, xFormat = plai
     chart.append(svg("line", { class: "grid", x1: edge.left, x2: width - edge.right, y1: y(t), y2: y(t) }),
       svg("text", { x: edge.left - 7, y: y(t) + 4, "text-anchor": "end" }, yFormat(log ? 10 ** t : t)));
   }
-  for (const t of ticks(Math.min(...xs), Math.max(...xs), Math.min(8, Math.floor(width / 90))))
+  for (const t of ticks(first, last, Math.min(8, Math.floor(width / 90))))
     chart.append(svg("text", { x: x(t), y: height - edge.bottom + 17, "text-anchor": "middle" }, xFormat(t)));
   chart.append(svg("line", { class: "axis", x1: edge.left, x2: width - edge.right, y1: height - edge.bottom, y2: height - edge.bottom }));
   if (xLabel) chart.append(svg("text", { x: (edge.left + width - edge.right) / 2, y: height - 5, "text-anchor": "middle" }, xLabel));

@@ -18,7 +18,7 @@ const chartBox = () => el("div", {});
 function lineFact(content, width, title, note, series, round, more = {}) {
   const box = chartBox();
   content.append(panel(width, title, note, series.length > 1 ? legend(series.map((s) => [s.name, s.colour])) : null, box));
-  lineChart(box, { series, height: 190, xLabel: "round", cursor: round, label: title, names: false, ...more });
+  lineChart(box, { series, height: 190, xLabel: "round", cursor: round, domain: [1, Math.max(2, DATA.methods[state.method].runs[0].rounds)], xFormat: String, label: title, names: false, ...more });
 }
 const asSeries = (name, entries, index = 0) => ({ name, colour: index ? colour(index) : token("accent"), points: (entries || []).filter((e) => known(e[1])) });
 

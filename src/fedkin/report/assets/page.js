@@ -167,7 +167,7 @@ function gainStrips(place, shown, reference, chosen) {
   place.replaceChildren(chart);
 }
 function gainBars(place, list, told) {
-  const step = Math.max(5, Math.min(26, (place.clientWidth - 46) / list.length)), width = Math.max(place.clientWidth, 46 + step * list.length), height = 230;
+  const step = Math.max(5, Math.min(40, (place.clientWidth - 46) / list.length)), width = Math.max(place.clientWidth, 46 + step * list.length), height = 230;
   const low = Math.min(0, ...list.map((g) => g.gain)), high = Math.max(0, ...list.map((g) => g.gain)), y = scale(low, high, height - 12, 12);
   const chart = svg("svg", { width, height, css: { maxWidth: "none" }, tabindex: 0, role: "img", id: "gain-bars", "aria-label": `Gain of ${list.length} clients, from ${points(high)} to ${points(low)} points. Arrow keys walk through them.` });
   for (const t of ticks(low, high, 5)) chart.append(svg("line", { class: "grid", x1: 40, x2: width, y1: y(t), y2: y(t) }), svg("text", { x: 34, y: y(t) + 4, "text-anchor": "end" }, points(t, 0)));

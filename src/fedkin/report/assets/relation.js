@@ -68,10 +68,17 @@ function stableClusters(method) {
 }
 const clustersAt = (method, round) => upTo(stableClusters(method), round)?.[1] || null;
 
+// 1 minus the total variation distance of two clients' label distributions
+const likenessCache = new WeakMap();
 function likeness(federation) {
   if (!federation.labels || federation.labels.some((l) => !l)) return null;
-  const shares = federation.labels.map((l) => { const sum = l.reduce((a, b) => a + b, 0) || 1; return l.map((n) => n / sum); });
-  return (i, j) => 1 - shares[i].reduce((sum, p, k) => sum + Math.abs(p - shares[j][k]), 0) / 2;
+  if (likenessCache.has(federation)) return likenessCache.get(federation);
+  const shares = federation.labels.map((l) => { const sum = l.reduce((a, b) => a + b, 0) || 1; return l.map((n) => n / sum); }), n = shares.length;
+  const table = new Float32Array(n * n);
+  for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) table[i * n + j] = 1 - shares[i].reduce((sum, p, k) => sum + Math.abs(p - shares[j][k]), 0) / 2;
+  const alike = (i, j) => table[i * n + j];
+  likenessCache.set(federation, alike);
+  return alike;
 }
 const mainLabel = (labels) => labels.indexOf(Math.max(...labels));
 
@@ -159,7 +166,7 @@ function fitted(at) {
   const [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)], span = Math.max(x1 - x0, y1 - y0) || 1;
   return at.map(([x, y]) => [0.5 + (x - (x0 + x1) / 2) / span, 0.5 + (y - (y0 + y1) / 2) / span]);
 }
-// Each frame starts from the one before it, so that clients move and do not jump.
+// The places of a matrix start from those shown before it, so that clients move and do not jump.
 const placeCache = new WeakMap();
 function places(method, frame, part) {
   const n = sizeOf(method), cache = placeCache.get(method) || new Map();
@@ -173,20 +180,13 @@ function places(method, frame, part) {
     }
     return cache.get("labels") || spiral(n);
   }
-  let at = null;
-  for (const f of method.mixing.frames) {
-    const key = `${part} ${f.round}`;
-    if (!cache.has(key)) {
-      const weight = weightsOf(method, f, part), { pairs, most } = pull(weight);
-      const twin = cache.get(`${part} matrix ${weight.index}`);
-      const links = pairs.map(([i, j, , beyond]) => [i, j, (beyond / most) * Math.min(1, 9 / n)]);
-      cache.set(key, twin || relaxed(at || spiral(n), links, at ? 60 : 240));
-      cache.set(`${part} matrix ${weight.index}`, cache.get(key));
-    }
-    at = cache.get(key);
-    if (f === frame) break;
+  const weight = weightsOf(method, frame, part);
+  if (!cache.has(weight.index)) {
+    const { pairs, most } = pull(weight), links = pairs.map(([i, j, , beyond]) => [i, j, (beyond / most) * Math.min(1, 9 / n)]);
+    const before = lastPlaces.get(method.name)?.length === n ? lastPlaces.get(method.name) : null;
+    cache.set(weight.index, relaxed(before || spiral(n), links, before ? 80 : 240));
   }
-  return at;
+  return cache.get(weight.index);
 }
 
 // ---- drawing
