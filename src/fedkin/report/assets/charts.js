@@ -19,7 +19,7 @@ function lineChart(place, { series, height = 260, xLabel, yLabel, xFormat = plai
   const x = scale(first, last, edge.left, width - edge.right);
   const y = scale(low, high, height - edge.bottom, edge.top);
   const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0, "aria-label": label });
-  const shown = log ? powers(low, high) : ticks(low, high, height < 190 ? 3 : 5);
+  const shown = log ? powers(low, high) : ticks(low, high, height < 190 ? 4 : 5);
   for (const t of shown) {
     chart.append(svg("line", { class: "grid", x1: edge.left, x2: width - edge.right, y1: y(t), y2: y(t) }),
       svg("text", { x: edge.left - 7, y: y(t) + 4, "text-anchor": "end" }, yFormat(log ? 10 ** t : t)));
@@ -50,7 +50,7 @@ function lineChart(place, { series, height = 260, xLabel, yLabel, xFormat = plai
     for (const { s, at } of ends)
       chart.append(svg("text", { x: width - room + 9, y: at - over + 4, fill: s.colour, css: { fill: s.colour, fontWeight: s.width > 2 ? 650 : 450, cursor: onPick ? "pointer" : "" }, onclick: onPick ? () => onPick(s) : null }, s.name.length > 22 ? `${s.name.slice(0, 21)}…` : s.name));
   }
-  if (known(cursor)) chart.append(svg("line", { class: "cursor", x1: x(cursor), x2: x(cursor), y1: edge.top, y2: height - edge.bottom, stroke: token("accent"), "stroke-width": 1.5 }));
+  if (known(cursor)) chart.append(svg("line", { class: "cursor", x1: x(cursor), x2: x(cursor), y1: edge.top, y2: height - edge.bottom, stroke: token("accent"), "stroke-width": 7, opacity: 0.22 }));
   const hair = svg("line", { y1: edge.top, y2: height - edge.bottom, stroke: token("soft"), opacity: 0 });
   chart.append(hair);
   const places = [...new Set(xs)].sort((a, b) => a - b);

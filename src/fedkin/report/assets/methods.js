@@ -27,14 +27,14 @@ function kinPanel(content, method, round) {
   const federation = federationOf(method), part = partsOf(method).includes(state.part) ? state.part : partsOf(method)[0];
   const kin = method.mixing.frames.map((f) => [f.round, kinship(method, f, part)]).filter(([, k]) => k);
   if (!kin.length || kin.every(([, k]) => k.borrowed < 1e-6)) return;
-  const rand = method.facts.rand_index;
+  const rand = federation.kin && method.facts.rand_index;
   const series = [
     { name: "borrowed at all", colour: NEUTRAL(), dash: "2 3", points: kin.map(([r, k]) => [r, k.borrowed]) },
-    { name: federation.group ? "of it from kin" : "likeness of sources", colour: token("accent"), width: 2.5, points: kin.filter(([, k]) => known(k.kin)).map(([r, k]) => [r, k.kin]) },
+    { name: federation.kin ? "of it from kin" : "likeness of sources", colour: token("accent"), width: 2.5, points: kin.filter(([, k]) => known(k.kin)).map(([r, k]) => [r, k.kin]) },
     { name: "an even mix", colour: token("soft"), dash: "6 4", points: kin.map(([r, k]) => [r, k.chance]) },
     rand ? { name: "Rand index", colour: colour(1), points: rand.filter((e) => known(e[1])) } : null,
   ].filter(Boolean);
-  lineFact(content, "w6", "Does it find kin?", federation.group
+  lineFact(content, "w6", "Does it find kin?", federation.kin
     ? "Share of a client's model that comes from others, and how much of that from its own hidden group."
     : "Share of a client's model that comes from others, and how like its own labels theirs are.", series, round, { yFormat: (v) => percent(v, 0), zero: true });
 }
@@ -42,19 +42,19 @@ function kinPanel(content, method, round) {
 function clusterPanel(content, method, round) {
   const history = stableClusters(method), federation = federationOf(method), rounds = method.runs[0].rounds, n = federation.names.length;
   const last = history.at(-1)[1];
-  const order = [...Array(n).keys()].sort((a, b) => (last[a] ?? 1e6) - (last[b] ?? 1e6) || (federation.group?.[a] ?? 0) - (federation.group?.[b] ?? 0) || a - b);
+  const order = [...Array(n).keys()].sort((a, b) => (last[a] ?? 1e6) - (last[b] ?? 1e6) || (federation.kin?.[a] ?? 0) - (federation.kin?.[b] ?? 0) || a - b);
   const byRound = new Map(history.map((e) => [e[0], e]));
   const phase = method.facts.phase?.find((e) => e[1] === 2);
   const paints = new Map(history.map(([r, names]) => [r, clusterPaint(names)]));
   const box = chartBox();
   content.append(panel("w6", method.class === "PFLIC" ? "Identities over rounds" : "Clusters over rounds",
-    `A row is a client, a column a round; a colour is a cluster.${phase ? ` Identities are frozen from round ${phase[0]} on.` : ""}${federation.group ? " The strip on the left is the hidden group." : ""}`, box,
+    `A row is a client, a column a round; a colour is a cluster.${phase ? ` Identities are frozen from round ${phase[0]} on.` : ""}${federation.kin ? " The strip on the left is the hidden group." : ""}`, box,
     numbers(["round", ...order.map((c) => federation.names[c])], () => history.map(([r, , raw]) => [String(r), ...order.map((c) => (known(raw[c]) && raw[c] >= 0 ? String(raw[c]) : "–"))]))));
   const canvas = heatMap(box, {
     rows: n, columns: rounds, height: Math.max(120, Math.min(330, n * 10)), cursor: round - 1, gap: 1,
     value: (i, j) => (known(byRound.get(j + 1)?.[1][order[i]]) ? hexRgb(paints.get(j + 1)(order[i])) : null),
     paint: (tint) => tint,
-    strip: federation.group ? (i) => colour(federation.group[order[i]]) : null,
+    strip: federation.kin ? (i) => colour(federation.kin[order[i]]) : null,
     label: `Cluster of each client in each of ${rounds} rounds`,
     hover: (i, j) => {
       const raw = byRound.get(j + 1)?.[2][order[i]];
@@ -197,6 +197,6 @@ function layerMap(content, method, round) {
 function scalarPanels(content, method, round, told) {
   for (const [name, entries] of Object.entries(method.facts)) {
     if (told.has(name) || entries.length < 2 || !entries.every((e) => e[1] === null || typeof e[1] === "number") || !entries.some((e) => known(e[1]))) continue;
-    lineFact(content, "w6", name.replaceAll("_", " "), `As ${method.name} reports it.`, [asSeries(name, entries)], round, { height: 150 });
+    lineFact(content, "w6", name.replaceAll("_", " "), `As ${method.name} reports it.`, [asSeries(name, entries)], round, { height: 150, zero: entries.every((e) => !(e[1] < 0)) });
   }
 }

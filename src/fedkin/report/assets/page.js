@@ -2,6 +2,13 @@
 let DATA = JSON.parse(document.getElementById("data").textContent);
 const state = { method: 0, round: null, part: null, colour: "", place: "mixing", order: "", truth: "groups", stretch: false, metric: "personal", axis: "round", each: false, reference: null, sort: null };
 
+// Hidden groups tell something where clients share them; where nearly each client is its own group, labels tell more.
+function prepared(data) {
+  for (const federation of data.federations) federation.kin = federation.group && new Set(federation.group).size <= federation.group.length / 2 ? federation.group : null;
+  return data;
+}
+prepared(DATA);
+
 const methodChoice = () => (DATA.methods.length > 1
   ? choice("Method", DATA.methods.map((m, i) => [i, m.name, methodColour(i)]), state.method, (i) => { state.method = i; stopPlaying(); renderAll(["result", "learning", "relation", "benefit"]); })
   : null);
@@ -204,11 +211,11 @@ function renderClients() {
   if (!federation.labels) { body.replaceChildren(missing("This history holds no labels of the clients.")); return; }
   const n = federation.names.length, classes = Math.max(...federation.labels.map((l) => l?.length || 0));
   const order = [...Array(n).keys()].sort((a, b) => (federation.group?.[a] ?? 0) - (federation.group?.[b] ?? 0) || a - b);
-  const told = [count(n, "client"), federation.train && `${whole(Math.min(...federation.train))} to ${whole(Math.max(...federation.train))} training rows each`, known(federation.mean_kld) && `mean pairwise KL divergence of labels ${plain(federation.mean_kld)}`, federation.group && `${new Set(federation.group).size} hidden groups`].filter(Boolean).join(", ");
+  const told = [count(n, "client"), federation.train && `${[...new Set([Math.min(...federation.train), Math.max(...federation.train)])].map(whole).join(" to ")} training rows each`, known(federation.mean_kld) && `mean pairwise KL divergence of labels ${plain(federation.mean_kld)}`, federation.group && `${new Set(federation.group).size} hidden groups`].filter(Boolean).join(", ");
   body.replaceChildren(el("p", { class: "note" }, `${told}.`), el("figure", { class: "panel" }, el("h3", {}, "Training rows by label and client"),
-    federation.group ? legend([...new Set(federation.group)].sort((a, b) => a - b).map((g) => [`hidden group ${g}`, colour(g)])) : null, box,
+    federation.kin ? legend([...new Set(federation.kin)].sort((a, b) => a - b).map((g) => [`hidden group ${g}`, colour(g)])) : null, box,
     numbers(["client", "hidden group", "train", "validation", "test", ...Array.from({ length: classes }, (_, k) => `label ${k}`)], () => order.map((c) => [federation.names[c], String(federation.group?.[c] ?? "–"), whole(federation.train?.[c]), whole(federation.validation?.[c]), whole(federation.test?.[c]), ...federation.labels[c].map(whole)]))));
-  const left = 34, line = Math.max(9, Math.min(26, 330 / classes)), step = Math.max(9, Math.min(46, (box.clientWidth - left - 10) / n)), width = Math.max(left + 10 + step * n, 240), height = classes * line + 30;
+  const left = 34, line = Math.max(9, Math.min(26, 330 / classes)), step = Math.max(9, Math.min(72, (box.clientWidth - left - 10) / n)), width = Math.max(left + 10 + step * n, 240), height = classes * line + 30;
   const most = Math.max(...federation.labels.flat()), radius = (rowsHere) => Math.sqrt(rowsHere / most) * (Math.min(step, line) / 2) * 1.05;
   const chart = svg("svg", { width, height, css: { maxWidth: "none" }, role: "img", id: "bubbles", "aria-label": `Bubble plot of ${classes} labels by ${n} clients; the largest bubble is ${whole(most)} rows` });
   for (let k = 0; k < classes; k++) if (line >= 13 || k % Math.ceil(14 / line) === 0) chart.append(svg("line", { class: "grid", x1: left, x2: width, y1: (k + 0.5) * line + 4, y2: (k + 0.5) * line + 4 }), svg("text", { x: left - 8, y: (k + 0.5) * line + 8, "text-anchor": "end" }, String(k)));
@@ -216,7 +223,7 @@ function renderClients() {
     const x = left + (i + 0.5) * step;
     const column = svg("g", { onpointermove: (e) => { hit.setAttribute("opacity", 0.12); showTip(clientTip(federation, c, [federation.validation && ["validation rows", whole(federation.validation[c])], federation.test && ["test rows", whole(federation.test[c])]]), e.clientX, e.clientY); }, onpointerleave: () => { hit.setAttribute("opacity", 0); hideTip(); } });
     const hit = svg("rect", { x: x - step / 2, y: 0, width: step, height, fill: token("ink"), opacity: 0 });
-    column.append(hit, ...federation.labels[c].map((v, k) => (v ? svg("circle", { cx: x, cy: (k + 0.5) * line + 4, r: Math.max(0.8, radius(v)), fill: federation.group && known(federation.group[c]) ? colour(federation.group[c]) : token("accent"), opacity: 0.85 }) : "")));
+    column.append(hit, ...federation.labels[c].map((v, k) => (v ? svg("circle", { cx: x, cy: (k + 0.5) * line + 4, r: Math.max(0.8, radius(v)), fill: federation.kin && known(federation.kin[c]) ? colour(federation.kin[c]) : token("accent"), opacity: 0.85 }) : "")));
     if (step >= 20 || i % Math.ceil(22 / step) === 0) column.append(svg("text", { x, y: height - 8, "text-anchor": "middle" }, String(c)));
     chart.append(column);
   });
@@ -300,7 +307,7 @@ if (DATA.live) {
         const fresh = await answer.json();
         version = fresh.version;
         const name = DATA.methods[state.method]?.name, playing = Boolean(timer);
-        DATA = fresh;
+        DATA = prepared(fresh);
         state.method = Math.max(0, DATA.methods.findIndex((m) => m.name === name));
         // what the reader has opened or moved stays; while the rounds are played the relation view is left alone
         renderAll(Object.keys(SECTIONS).filter((s) => !(playing && s === "relation") && !document.querySelector(`#${s} details[open]`)));

@@ -88,8 +88,8 @@ function orderOf(method, round) {
   const sizes = new Map();
   for (const name of clusters || []) sizes.set(name, (sizes.get(name) || 0) + 1);
   const keys = {
-    cluster: (c) => (clusters && known(clusters[c]) && sizes.get(clusters[c]) > 1 ? clusters[c] : 1e6), // those alone come last
-    group: (c) => (federation.group ? federation.group[c] ?? 1e6 : 0),
+    cluster: (c) => (clusters && known(clusters[c]) && sizes.get(clusters[c]) > 1 ? clusters[c] : known(clusters?.[c]) ? 1e6 : 2e6), // those alone come last, and those outside
+    group: (c) => (federation.kin ? federation.kin[c] ?? 1e6 : 0),
     label: (c) => (federation.labels?.[c] ? mainLabel(federation.labels[c]) : 0),
   };
   const by = { cluster: ["cluster", "group", "label"], group: ["group", "cluster", "label"], number: [] }[state.order] || (clusters ? ["cluster", "group", "label"] : ["group", "label"]);
@@ -98,7 +98,7 @@ function orderOf(method, round) {
 // What clients can be coloured by, the chosen or the most telling first.
 function colouring(method) {
   const federation = federationOf(method);
-  const all = [method.facts.clusters && ["cluster", "cluster"], federation.group && ["group", "hidden group"], federation.labels && ["label", "main label"]].filter(Boolean);
+  const all = [method.facts.clusters && ["cluster", "cluster"], federation.kin && ["group", "hidden group"], federation.labels && ["label", "main label"]].filter(Boolean);
   return all.sort((a, b) => (b[0] === state.colour) - (a[0] === state.colour));
 }
 // There are ten colours: where there are more clusters, those of a single client go without.
@@ -111,14 +111,14 @@ function clusterPaint(clusters) {
 function nodeColour(method, round) {
   const federation = federationOf(method), clusters = clustersAt(method, round);
   const by = colouring(method)[0]?.[0];
-  const source = { cluster: clusters, group: federation.group, label: federation.labels?.map((l) => l && mainLabel(l)) }[by];
+  const source = { cluster: clusters, group: federation.kin, label: federation.labels?.map((l) => l && mainLabel(l)) }[by];
   return by === "cluster" ? clusterPaint(clusters) : (c) => (source && known(source[c]) ? colour(source[c]) : NEUTRAL());
 }
 
 // What the borrowed weight says about kin: its share from the own hidden group, or the likeness of those it comes from.
 function kinship(method, frame, part) {
   const federation = federationOf(method), weight = weightsOf(method, frame, part), n = weight.size;
-  const alike = federation.group ? (i, j) => (federation.group[i] === federation.group[j] ? 1 : 0) : likeness(federation);
+  const alike = federation.kin ? (i, j) => (federation.kin[i] === federation.kin[j] ? 1 : 0) : likeness(federation);
   if (!alike) return null;
   let borrowed = 0, kin = 0, chance = 0;
   for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) if (i !== j) {
@@ -133,7 +133,7 @@ function pull(weight) {
   const n = weight.size, even = 1 / n, both = [];
   let most = even;
   for (let i = 0; i < n; i++) for (let j = i + 1; j < n; j++) {
-    const w = (weight(i, j) + weight(j, i)) / 2;
+    const w = Math.max(weight(i, j), weight(j, i));
     if (w > even * 1.02) { both.push([i, j, w, w - even]); most = Math.max(most, w - even); }
   }
   return { pairs: both, most, even };
@@ -154,7 +154,7 @@ function relaxed(start, links, steps) {
       move[i][0] -= dx * force; move[i][1] -= dy * force; move[j][0] += dx * force; move[j][1] += dy * force;
     }
     for (let i = 0; i < n; i++) {
-      move[i][0] += (0.5 - at[i][0]) * 0.35; move[i][1] += (0.5 - at[i][1]) * 0.35;
+      move[i][0] += (0.5 - at[i][0]) * 0.8; move[i][1] += (0.5 - at[i][1]) * 0.8;
       const length = Math.hypot(...move[i]) || 1, far = Math.min(length, heat);
       at[i][0] += (move[i][0] / length) * far; at[i][1] += (move[i][1] / length) * far;
     }
@@ -182,7 +182,10 @@ function places(method, frame, part) {
   }
   const weight = weightsOf(method, frame, part);
   if (!cache.has(weight.index)) {
-    const { pairs, most } = pull(weight), links = pairs.map(([i, j, , beyond]) => [i, j, (beyond / most) * Math.min(1, 9 / n)]);
+    const { pairs, most } = pull(weight), load = new Float64Array(n);
+    for (const [i, j, , beyond] of pairs) { load[i] += beyond / most; load[j] += beyond / most; }
+    const ease = Math.min(1, 1.5 / Math.max(...load, 1e-9)); // a large group must not fall into one point
+    const links = pairs.map(([i, j, , beyond]) => [i, j, (beyond / most) * ease]);
     const before = lastPlaces.get(method.name)?.length === n ? lastPlaces.get(method.name) : null;
     cache.set(weight.index, relaxed(before || spiral(n), links, before ? 80 : 240));
   }
@@ -197,7 +200,7 @@ function drawGraph(place, method, frame, part, round) {
   const width = Math.max(240, place.clientWidth || 420), height = Math.min(width, 460), pad = 22;
   const goal = places(method, frame, part), old = lastPlaces.get(method.name);
   const paint = nodeColour(method, round), most = Math.max(...(federation.train || [1]), 1);
-  const radius = (c) => Math.max(2.5, Math.min(15, 78 / Math.sqrt(n)) * Math.sqrt((federation.train?.[c] ?? most) / most));
+  const radius = (c) => Math.max(2.5, Math.min(12, 62 / Math.sqrt(n)) * Math.sqrt((federation.train?.[c] ?? most) / most));
   const { pairs, most: beyond, even } = pull(weight);
   const kept = pairs.sort((a, b) => b[3] - a[3]).slice(0, Math.min(5 * n, 420)).reverse();
   const chart = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "img", class: "graph",
@@ -281,21 +284,21 @@ function drawMatrix(place, method, frame, part, round, graph) {
   return { from, most };
 }
 function matrixTip(federation, weight, i, j) {
-  const alike = likeness(federation), kin = federation.group ? (federation.group[i] === federation.group[j] ? "the same" : "different") : null;
+  const alike = likeness(federation), kin = federation.kin ? (federation.kin[i] === federation.kin[j] ? "the same" : "different") : null;
   const what = i === j ? "keeps of its own model" : `takes from ${federation.names[j]}`;
   return [el("b", {}, federation.names[i]), rows([[what, percent(weight(i, j), 2)], i !== j && alike && ["likeness of labels", percent(alike(i, j), 0)], i !== j && kin && ["hidden groups", kin]])];
 }
 function drawTruth(place, method, round) {
   const federation = federationOf(method), order = orderOf(method, round), n = order.length, alike = likeness(federation);
-  const groups = federation.group && state.truth !== "labels";
-  const value = groups ? (i, j) => (federation.group[order[i]] === federation.group[order[j]] ? 0.75 : 0) : (i, j) => alike(order[i], order[j]);
-  const paint = (c) => (federation.group && known(federation.group[c]) ? colour(federation.group[c]) : NEUTRAL());
+  const groups = federation.kin && state.truth !== "labels";
+  const value = groups ? (i, j) => (federation.kin[order[i]] === federation.kin[order[j]] ? 0.75 : 0) : (i, j) => alike(order[i], order[j]);
+  const paint = (c) => (federation.kin && known(federation.kin[c]) ? colour(federation.kin[c]) : NEUTRAL());
   heatMap(place, {
-    rows: n, columns: n, value, gap: 1, strip: federation.group ? (i) => paint(order[i]) : null, stripAcross: federation.group ? (j) => paint(order[j]) : null,
+    rows: n, columns: n, value, gap: 1, strip: federation.kin ? (i) => paint(order[i]) : null, stripAcross: federation.kin ? (j) => paint(order[j]) : null,
     label: groups ? "Which clients are of the same hidden group" : "How alike the clients' label distributions are",
     hover: (i, j) => {
       const [a, b] = [order[i], order[j]];
-      return [el("b", {}, `${federation.names[a]} and ${federation.names[b]}`), rows([alike && ["likeness of labels", percent(alike(a, b), 0)], federation.group && ["hidden groups", `${federation.group[a]} and ${federation.group[b]}`]])];
+      return [el("b", {}, `${federation.names[a]} and ${federation.names[b]}`), rows([alike && ["likeness of labels", percent(alike(a, b), 0)], federation.kin && ["hidden groups", `${federation.kin[a]} and ${federation.kin[b]}`]])];
     },
   });
 }
@@ -344,30 +347,30 @@ function relationPanels(content, method, round, part) {
   const again = (key) => (value) => { state[key] = value; renderRelation(); };
   const graphNote = el("p", { class: "note" }), matrixNote = el("p", { class: "note" });
   const shownAt = frame.round === round ? "" : ` The matrix shown is of round ${frame.round}, the last one kept by then.`;
-  const orders = [["", clusters ? "cluster" : federation.group ? "hidden group" : "main label"], clusters && federation.group && ["group", "hidden group"], ["number", "client number"]].filter(Boolean);
+  const orders = [["", clusters ? "cluster" : federation.kin ? "hidden group" : "main label"], clusters && federation.kin && ["group", "hidden group"], ["number", "client number"]].filter(Boolean);
   content.append(
     el("div", { class: "controls all" },
       colours.length ? selectBox("colour by", colours, colours[0][0], again("colour")) : null,
       federation.labels ? selectBox("nearness", [["mixing", "learning from each other"], ["labels", "likeness of labels"]], state.place, again("place")) : null,
       selectBox("order by", orders, orders.some(([v]) => v === state.order) ? state.order : "", again("order")),
-      federation.group && federation.labels ? selectBox("truth", [["groups", "hidden groups"], ["labels", "likeness of labels"]], state.truth, again("truth")) : null,
+      federation.kin && federation.labels ? selectBox("truth", [["groups", "hidden groups"], ["labels", "likeness of labels"]], state.truth, again("truth")) : null,
       el("label", {}, el("input", { type: "checkbox", checked: state.stretch, onchange: (e) => again("stretch")(e.target.checked) }), "shade from the least to the most")),
     panel("w4", "Clients", null, graphBox, graphNote),
     panel("w4", "Mixing matrix", null, matrixBox, matrixNote, numbers(["learns", ...federation.names], () => { const weight = weightsOf(method, frame, part); return federation.names.map((name, i) => [name, ...federation.names.map((_, j) => percent(weight(i, j), 2))]); })),
-    panel("w4", federation.group && state.truth !== "labels" ? "The truth: hidden groups" : "The truth: likeness of labels", null,
-      federation.group || likeness(federation) ? truthBox : missing("The history holds neither labels nor groups of the clients."), kinBox));
+    panel("w4", federation.kin && state.truth !== "labels" ? "The truth: hidden groups" : "The truth: likeness of labels", null,
+      federation.kin || likeness(federation) ? truthBox : missing("The history holds neither labels nor groups of the clients."), kinBox));
   const graph = drawGraph(graphBox, method, frame, part, round);
   const { from, most } = drawMatrix(matrixBox, method, frame, part, round, graph);
   const self = mean([...Array(sizeOf(method)).keys()].map((i) => weightsOf(method, frame, part)(i, i)));
   graphNote.textContent = self > 0.9999 ? "In this round every client keeps its own model: nobody learns from another."
-    : graph.links ? `A dot is a client, its area its training rows. A line is a pair that learns more from each other than an even share of ${percent(graph.even)}${graph.links >= 420 ? " (the strongest 420)" : ""}.`
-    : "No pair learns more from each other than an even share: everybody learns alike from everybody.";
+    : graph.links ? `A dot is a client, its area its training rows. A line joins two of whom one takes more than an even share, ${percent(graph.even)}, from the other${graph.links >= 420 ? " (the strongest 420)" : ""}.`
+    : "Nobody takes more than an even share from another: everybody learns alike from everybody.";
   matrixNote.append(`Row: who learns; column: from whom. ${percent(from, 1)}`, rampBar(), `${percent(most, 1)} of another client's model; a client keeps ${percent(self)} of its own on average.${shownAt}`);
-  if (federation.group || likeness(federation)) drawTruth(truthBox, method, round);
+  if (federation.kin || likeness(federation)) drawTruth(truthBox, method, round);
   const kin = kinship(method, frame, part);
-  if (kin && known(kin.kin)) kinBox.append(el("p", { class: "note" }, federation.group
+  if (kin && known(kin.kin)) kinBox.append(el("p", { class: "note" }, federation.kin
     ? `Of what clients take from others, ${percent(kin.kin, 0)} comes from their own hidden group; an even mix would take ${percent(kin.chance, 0)}.`
     : `Those a client learns from have labels that are ${percent(kin.kin, 0)} like its own; an even mix: ${percent(kin.chance, 0)}.`));
   const rand = exactly(method.facts.rand_index, round);
-  if (rand && known(rand[1])) kinBox.append(el("p", { class: "note" }, `Rand index of clusters against hidden groups: ${rand[1].toFixed(2)}.`));
+  if (rand && known(rand[1]) && federation.kin) kinBox.append(el("p", { class: "note" }, `Rand index of clusters against hidden groups: ${rand[1].toFixed(2)}.`));
 }
