@@ -61,7 +61,7 @@ class Browser:
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters, **({"sessionId": session} if session else {})}
         os.write(self._write, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             answer = self._next(deadline - time.monotonic())
             if answer is None:
@@ -72,7 +72,7 @@ class Browser:
                 result: dict[str, Any] = answer["result"]
                 return result
             self.events.append(answer)
-        raise TimeoutError(f"chromium did not answer {method} in a minute")
+        raise TimeoutError(f"chromium did not answer {method} in two minutes")
 
     def _next(self, wait: float) -> dict[str, Any] | None:
         while b"\0" not in self._buffer:
@@ -132,7 +132,7 @@ class Page:
             raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", code))
         return answer["result"].get("value")
 
-    def wait(self, code: str, seconds: float = 20) -> Any:
+    def wait(self, code: str, seconds: float = 120) -> Any:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if value := self.run(code):

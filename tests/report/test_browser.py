@@ -136,6 +136,11 @@ def test_the_round_can_be_moved_by_keyboard(opened, address):
         page.key("ArrowLeft")
     assert page.run("document.getElementById('round-said').textContent") == "Round 5 of 8"
     assert page.run("document.activeElement.id") == "round", "the focus stays"
+    for control in ("Method 1", "order by", "shade from the least to the most"):
+        page.run(f"document.querySelector('#relation [data-control=\"{control}\"]').focus()")
+        used = "dispatchEvent(new Event('change'))" if control == "order by" else "click()"
+        page.run(f"document.activeElement.{used}")
+        assert page.run("document.activeElement.dataset.control") == control, "also on what was drawn anew"
 
 
 def test_hover_and_arrow_keys_show_the_client(opened, address):
@@ -336,7 +341,7 @@ def test_watch_shows_a_run_while_it_goes_on(opened, tmp_path):
         page = opened(found[0])
         assert "No run in" in page.run("document.body.textContent")
         going = subprocess.Popen(command(5000), stdout=subprocess.DEVNULL)
-        first = page.wait(at, 60)
+        first = page.wait(at)
         page.run("window.unbroken = true")
         page.wait(f"{at} > {first}")
         assert page.run("Number(document.getElementById('round').max)") > first, "the slider grows with the run"

@@ -372,14 +372,10 @@ def _parts(value: Any) -> dict[str, list[list[float]]]:
 
 
 def _packed(matrix: list[list[float]]) -> dict[str, Any]:
-    whole = [[round(FINE * (w or 0)) for w in row] for row in matrix]
-    rows: list[list[int]] = []
-    of = []
-    for row in whole:
-        if row not in rows:
-            rows.append(row)
-        of.append(rows.index(row))
-    return {"rows": rows, "of": of}
+    whole = [tuple(round(FINE * (w or 0)) for w in row) for row in matrix]
+    rows: dict[tuple[int, ...], int] = {}
+    of = [rows.setdefault(row, len(rows)) for row in whole]
+    return {"rows": [list(row) for row in rows], "of": of}
 
 
 def _distinct(matrix: list[list[float]]) -> int:

@@ -60,7 +60,7 @@ function renderResult() {
   const table = el("table", { class: "result", id: "headline" },
     el("caption", { class: "unseen" }, "Accuracy and costs of each method"),
     el("thead", {}, el("tr", {}, columns.map(([name], k) => el("th", { scope: "col", "aria-sort": state.sort?.[0] === k ? (state.sort[1] > 0 ? "ascending" : "descending") : null },
-      several ? el("button", { type: "button", onclick: () => { state.sort = state.sort?.[0] === k ? (state.sort[1] === -1 ? [k, 1] : null) : [k, -1]; renderResult(); } }, `${name}${state.sort?.[0] === k ? (state.sort[1] > 0 ? " ↑" : " ↓") : ""}`) : name)))),
+      several ? el("button", { type: "button", "data-control": `sort ${k}`, onclick: acting(() => { state.sort = state.sort?.[0] === k ? (state.sort[1] === -1 ? [k, 1] : null) : [k, -1]; renderResult(); }) }, `${name}${state.sort?.[0] === k ? (state.sort[1] > 0 ? " ↑" : " ↓") : ""}`) : name)))),
     el("tbody", {}, order.map((i) => el("tr", { class: several && i === state.method ? "chosen" : null, "data-method": DATA.methods[i].name, onclick: () => { if (several) { state.method = i; renderAll(["result", "learning", "relation", "benefit"]); } } },
       columns.map(([, value, text], k) => el("td", { class: best[k] !== null && value(DATA.methods[i]) === best[k] ? "best" : null }, k === 0 ? el("span", { class: "swatch", css: { background: methodColour(i) } }) : null, text(DATA.methods[i])))))));
   const seeds = Math.max(...DATA.methods.map((m) => m.runs.length));
@@ -122,7 +122,7 @@ function renderLearning() {
     el("div", { class: "controls" },
       choice("What", [["personal", "personal accuracy"], ["received", "received accuracy"], ["personal_loss", "personal loss"]], state.metric, pick("metric")),
       choice("Against", [["round", "rounds"], ["bytes", "bytes"], ["time", "simulated time"]], state.axis, pick("axis")),
-      el("label", {}, el("input", { type: "checkbox", checked: state.each, onchange: (e) => pick("each")(e.target.checked) }), "each client")),
+      checkBox("each client", state.each, pick("each"))),
     el("figure", { class: "panel" },
       several ? legend(DATA.methods.map((m, i) => [m.name, methodColour(i)])) : null, box,
       el("p", { class: "note" }, `Mean over clients. The band of ${DATA.methods[state.method].name} holds eight in ten of its clients. Dots: rounds after which all clients were measured; in the others, those that took part, during their work.${lacking.length ? ` Not measured for ${lacking.join(", ")}, where nothing is sent.` : ""}`),
@@ -297,20 +297,24 @@ if (DATA.live) {
     const open = DATA.methods.find((m) => m.runs.some((r) => !r.finished)), run = open?.runs.find((r) => !r.finished);
     tell(run ? `${DATA.methods.length > 1 ? `${open.name}, ` : ""}round ${run.rounds} of ${run.planned}` : "finished", Boolean(run));
   };
-  let version = DATA.version;
+  let version = DATA.version, held = false; // while something is pressed or pointed at, the page waits with its news
+  addEventListener("pointerdown", () => { held = true; });
+  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { held = false; });
   told();
   (async function ask() {
     const begin = performance.now();
+    if (held || !tip.hidden) { setTimeout(ask, 500); return; }
     try {
       const answer = await fetch(`data.json?since=${encodeURIComponent(version)}`, { cache: "no-store" });
       if (answer.status === 200) {
         const fresh = await answer.json();
         version = fresh.version;
-        const name = DATA.methods[state.method]?.name, playing = Boolean(timer);
+        const name = DATA.methods[state.method]?.name, playing = Boolean(timer), focus = document.activeElement?.id;
         DATA = prepared(fresh);
         state.method = Math.max(0, DATA.methods.findIndex((m) => m.name === name));
         // what the reader has opened or moved stays; while the rounds are played the relation view is left alone
         renderAll(Object.keys(SECTIONS).filter((s) => !(playing && s === "relation") && !document.querySelector(`#${s} details[open]`)));
+        if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
         told();
       } else if (answer.status !== 204) tell(`the server answers ${answer.status}`, false);
       else told();

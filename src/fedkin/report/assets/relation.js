@@ -354,7 +354,7 @@ function relationPanels(content, method, round, part) {
       federation.labels ? selectBox("nearness", [["mixing", "learning from each other"], ["labels", "likeness of labels"]], state.place, again("place")) : null,
       selectBox("order by", orders, orders.some(([v]) => v === state.order) ? state.order : "", again("order")),
       federation.kin && federation.labels ? selectBox("truth", [["groups", "hidden groups"], ["labels", "likeness of labels"]], state.truth, again("truth")) : null,
-      el("label", {}, el("input", { type: "checkbox", checked: state.stretch, onchange: (e) => again("stretch")(e.target.checked) }), "shade from the least to the most")),
+      checkBox("shade from the least to the most", state.stretch, again("stretch"))),
     panel("w4", "Clients", null, graphBox, graphNote),
     panel("w4", "Mixing matrix", null, matrixBox, matrixNote, numbers(["learns", ...federation.names], () => { const weight = weightsOf(method, frame, part); return federation.names.map((name, i) => [name, ...federation.names.map((_, j) => percent(weight(i, j), 2))]); })),
     panel("w4", federation.kin && state.truth !== "labels" ? "The truth: hidden groups" : "The truth: likeness of labels", null,

@@ -131,15 +131,24 @@ function labelBars(labels) {
 }
 
 // ---- parts that many panels have
+// A control that is used is drawn anew: the focus goes to its successor, for those who work by keyboard.
+function acting(action) {
+  return (event) => {
+    const { dataset } = event.currentTarget, section = event.currentTarget.closest("section").id;
+    action(event);
+    document.querySelector(`#${section} [data-control="${dataset.control}"]`)?.focus({ preventScroll: true });
+  };
+}
 function choice(label, options, current, pick) {
   return el("span", { class: "choice", role: "group", "aria-label": label }, options.map(([value, text, swatch]) =>
-    el("button", { type: "button", "aria-pressed": String(value === current), onclick: () => pick(value), "data-value": value },
+    el("button", { type: "button", "aria-pressed": String(value === current), onclick: acting(() => pick(value)), "data-control": `${label} ${value}` },
       swatch ? el("span", { class: "swatch", css: { background: swatch } }) : null, text)));
 }
 function selectBox(label, options, current, pick) {
-  return el("label", {}, label, el("select", { "data-select": label, onchange: (event) => pick(event.target.value) },
+  return el("label", {}, label, el("select", { "data-control": label, onchange: acting((event) => pick(event.target.value)) },
     options.map(([value, text]) => el("option", { value, selected: value === current }, text))));
 }
+const checkBox = (label, current, pick) => el("label", {}, el("input", { type: "checkbox", "data-control": label, checked: current, onchange: acting((event) => pick(event.target.checked)) }), label);
 function panel(width, title, note, ...content) {
   return el("figure", { class: `panel ${width}` }, el("h3", {}, title), note ? el("p", { class: "note" }, note) : null, content);
 }
