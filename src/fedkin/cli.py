@@ -315,7 +315,7 @@ def run(words: list[str]) -> int:
         return 0
     _show(names[0], result.summary, federation, _console())
     if setting.out is not None:
-        print(f"Everything of this run is in {setting.out}.")
+        print(f"Everything of this run is in {setting.out}. To see it: fedkin report {setting.out}")
     return 0
 
 
@@ -402,7 +402,7 @@ def _compare(names: list[str], flags: Any, comparison: Any, console: Console) ->
         note += "\nAdd the method 'local' to see each client's gain over training alone"
     console.print(terminal("Comparison", made.header, made.rows, note))
     if setting.out is not None:
-        print(f"Runs, comparison.json and comparison.md are in {setting.out}.")
+        print(f"Runs, comparison.json and comparison.md are in {setting.out}. To see them: fedkin report {setting.out}")
     return 0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import socket
+import struct
 import threading
 
 import pytest
@@ -82,6 +84,16 @@ def test_a_broken_file_is_told_and_not_fatal(ask, comparison, tmp_path):
     assert "JSONDecodeError" in text
     copy(comparison, "fedavg", tmp_path)
     assert ask("/data.json")[0] == 200
+
+
+def test_a_reader_that_leaves_is_no_error(ask, comparison, tmp_path, capfd):
+    copy(comparison, "fedavg", tmp_path)
+    for _ in range(5):
+        with socket.create_connection(ask.address) as connection:
+            connection.sendall(b"GET /data.json HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # gone at once
+    assert ask("/data.json")[0] == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_a_taken_port_gives_way(tmp_path):

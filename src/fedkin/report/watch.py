@@ -11,6 +11,7 @@ import html
 import json
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -54,26 +55,28 @@ class Handler(BaseHTTPRequestHandler):
     feed: Feed
 
     def do_GET(self) -> None:
+        try:
+            answer = self._found()
+        except read.NoRun:
+            answer = 204, "", ""
+        except (OSError, ValueError, KeyError) as error:  # a file that is just being replaced: the page asks again
+            answer = 503, "text/plain", f"{type(error).__name__}: {error}"
+        with suppress(ConnectionError):  # the reader has closed the page
+            self._answer(*answer)
+
+    def _found(self) -> tuple[int, str, str]:
         # A page of the web that makes its own name point here must not read along.
         if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in ("127.0.0.1", "localhost", "::1"):
-            self._answer(403, "text/plain", "This server answers only to localhost.")
-            return
+            return 403, "text/plain", "This server answers only to localhost."
         address = urlsplit(self.path)
-        try:
-            if address.path == "/":
-                self._answer(200, "text/html", self._page())
-            elif address.path == "/data.json":
-                data = self.feed.now()
-                if parse_qs(address.query).get("since") == [data["version"]]:
-                    self._answer(204, "application/json", "")
-                else:
-                    self._answer(200, "application/json", json.dumps(data, separators=(",", ":"), allow_nan=False))
-            else:
-                self._answer(404, "text/plain", f"There is nothing at {address.path}.")
-        except read.NoRun:
-            self._answer(204, "application/json", "")
-        except (OSError, ValueError, KeyError) as error:  # a file that is just being replaced: the page asks again
-            self._answer(503, "text/plain", f"{type(error).__name__}: {error}")
+        if address.path == "/":
+            return 200, "text/html", self._page()
+        if address.path != "/data.json":
+            return 404, "text/plain", f"There is nothing at {address.path}."
+        data = self.feed.now()
+        if parse_qs(address.query).get("since") == [data["version"]]:
+            return 204, "", ""
+        return 200, "application/json", json.dumps(data, separators=(",", ":"), allow_nan=False)
 
     def _page(self) -> str:
         try:

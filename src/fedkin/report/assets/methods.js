@@ -197,6 +197,6 @@ function layerMap(content, method, round) {
 function scalarPanels(content, method, round, told) {
   for (const [name, entries] of Object.entries(method.facts)) {
     if (told.has(name) || entries.length < 2 || !entries.every((e) => e[1] === null || typeof e[1] === "number") || !entries.some((e) => known(e[1]))) continue;
-    lineFact(content, "w6", name.replaceAll("_", " "), `As ${method.name} reports it.`, [asSeries(name, entries)], round, { height: 150, zero: entries.every((e) => !(e[1] < 0)) });
+    lineFact(content, "w6", `${name[0].toUpperCase()}${name.slice(1).replaceAll("_", " ")}`, `As ${method.name} reports it.`, [asSeries(name, entries)], round, { height: 150, zero: entries.every((e) => !(e[1] < 0)) });
   }
 }
