@@ -289,6 +289,23 @@ def test_a_history_that_lacks_what_is_optional(opened, comparison, tmp_path):
     assert "Nothing was measured yet" in page.run("document.querySelector('#result').textContent")
 
 
+def test_a_seed_that_is_not_finished_is_told_and_not_counted(opened, comparison, tmp_path):
+    folder = comparison / "fedavg" / "seed-0"
+    lines = (folder / "history.jsonl").read_text().splitlines(keepends=True)
+    for seed, last in ((0, 8), (1, 2)):
+        config = json.loads((folder / "config.json").read_text())
+        config["options"]["seed"] = seed
+        (tmp_path / str(seed)).mkdir()
+        (tmp_path / str(seed) / "config.json").write_text(json.dumps(config))
+        kept = [line for line in lines if json.loads(line)["round"] <= last]
+        (tmp_path / str(seed) / "history.jsonl").write_text("".join(kept))
+    page = opened(report.write([tmp_path]).as_uri())
+    mean = np.mean(list(History.load(folder).values("personal", round=8).values()))
+    assert rate(table(page, "#headline")[1][1]) == pytest.approx(mean, abs=6e-4)
+    told = page.run("document.getElementById('result').textContent")
+    assert "seed 1 is at round 2 of 8. What is not finished is not counted" in told
+
+
 def test_a_hundred_clients_and_rounds_open_quickly(opened, comparison, tmp_path):
     rng = np.random.default_rng(0)
     history = History(tmp_path / "history.jsonl")

@@ -12,15 +12,17 @@ prepared(DATA);
 const methodChoice = () => (DATA.methods.length > 1
   ? choice("Method", DATA.methods.map((m, i) => [i, m.name, methodColour(i)]), state.method, (i) => { state.method = i; stopPlaying(); renderAll(["result", "learning", "relation", "benefit"]); })
   : null);
-const over = (method, read) => method.runs.map(read).filter(known);
+// A seed that is still running would blur the mean of those that are done.
+function counted(method) { const done = method.runs.filter((run) => run.finished); return done.length ? done : method.runs; }
+const over = (method, read) => counted(method).map(read).filter(known);
 const headline = (method, key, field = "mean") => mean(over(method, (run) => run[key]?.[field]));
 const spread = (method, key) => deviation(over(method, (run) => run[key]?.mean));
 
 // Gains over a reference at the same client and seed.
 function gains(method, reference) {
   const out = [];
-  for (const run of method.runs) {
-    const other = reference?.runs.find((r) => r.federation === run.federation && r.seed === run.seed);
+  for (const run of counted(method)) {
+    const other = reference && counted(reference).find((r) => r.federation === run.federation && r.seed === run.seed);
     if (!other?.last_personal || !run.last_personal) continue;
     run.last_personal.forEach((value, client) => {
       const base = other.last_personal[client];
@@ -63,14 +65,14 @@ function renderResult() {
       several ? el("button", { type: "button", "data-control": `sort ${k}`, onclick: acting(() => { state.sort = state.sort?.[0] === k ? (state.sort[1] === -1 ? [k, 1] : null) : [k, -1]; renderResult(); }) }, `${name}${state.sort?.[0] === k ? (state.sort[1] > 0 ? " ↑" : " ↓") : ""}`) : name)))),
     el("tbody", {}, order.map((i) => el("tr", { class: several && i === state.method ? "chosen" : null, "data-method": DATA.methods[i].name, onclick: () => { if (several) { state.method = i; renderAll(["result", "learning", "relation", "benefit"]); } } },
       columns.map(([, value, text], k) => el("td", { class: best[k] !== null && value(DATA.methods[i]) === best[k] ? "best" : null }, k === 0 ? el("span", { class: "swatch", css: { background: methodColour(i) } }) : null, text(DATA.methods[i])))))));
-  const seeds = Math.max(...DATA.methods.map((m) => m.runs.length));
+  const seeds = Math.max(...DATA.methods.map((m) => counted(m).length));
   body.replaceChildren(tiles(reference), el("div", { class: "wide" }, table),
     el("p", { class: "note", css: { marginTop: "10px" } }, "Accuracy on each client's own test rows after the last round, mean over all clients. personal: the model a client uses; received: the model as sent to it.",
-      seeds > 1 ? ` Means over ${seeds} seeds, ± their standard deviation.` : "", several ? " Bold: the best of a column. A click on a row chooses the method for the panels below." : ""),
+      seeds > 1 ? ` Means over ${DATA.methods.every((m) => counted(m).length === seeds) ? "" : "up to "}${seeds} seeds, ± their standard deviation.` : "", several ? " Bold: the best of a column. A click on a row chooses the method for the panels below." : ""),
     ...warnings());
 }
 const withSpread = (value, std) => (known(std) ? `${percent(value)} ± ${(100 * std).toFixed(1)}` : percent(value));
-const roundsText = (m) => { const run = m.runs[0]; return run.finished ? String(run.rounds) : `${run.rounds} of ${run.planned}`; };
+const roundsText = (m) => { const run = counted(m)[0]; return run.finished ? String(run.rounds) : `${run.rounds} of ${run.planned}`; };
 function tiles(reference) {
   const federation = DATA.federations[0], ranked = DATA.methods.filter((m) => known(headline(m, "personal"))).sort((a, b) => headline(b, "personal") - headline(a, "personal"));
   const tile = (value, text) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, text));
@@ -89,7 +91,7 @@ function warnings() {
     const dropped = over(m, (r) => r.dropped).reduce((a, b) => a + b, 0);
     if (dropped) out.push(`${m.name}: ${count(dropped, "reply was", "replies were")} dropped; the first: round ${m.runs.find((r) => r.dropped).dropped_first[0][0]}, ${m.runs.find((r) => r.dropped).dropped_first[0][2]}.`);
     const open = m.runs.filter((r) => !r.finished);
-    if (open.length) out.push(`${m.name} is not finished: ${open.map((r) => `seed ${r.seed} is at round ${r.rounds} of ${r.planned}`).join(", ")}. Its numbers are those of now.`);
+    if (open.length) out.push(`${m.name} is not finished: ${open.map((r) => `seed ${r.seed} is at round ${r.rounds} of ${r.planned}`).join(", ")}. ${open.length < m.runs.length ? "What is not finished is not counted in the tables." : "Its numbers are those of now."}`);
   }
   return out.map((text) => el("p", { class: "note" }, `⚠ ${text}`));
 }
