@@ -338,7 +338,7 @@ def test_watch_shows_a_run_while_it_goes_on(opened, tmp_path):
     out.mkdir()
 
     def command(rounds, *more):
-        flags = f"--clients 5 --rounds {rounds} --epochs 4 --out {out} --quiet".split()
+        flags = f"--clients 5 --rounds {rounds} --epochs 4 --workers 1 --out {out} --quiet".split()
         return [sys.executable, "-m", "fedkin", "run", "fedavg", *flags, *more]
 
     def watched(port):

@@ -15,7 +15,7 @@ from typing import Any
 from fedkin import __version__
 from fedkin.report import read
 
-SCRIPTS = ("tools.js", "charts.js", "relation.js", "methods.js", "page.js")
+SCRIPTS = ("tools.js", "charts.js", "relation.js", "methods.js", "sections.js", "page.js")
 EVALUATION = (
     "Every client is measured on its own test rows, which follow its own label distribution and which no method sees. "
     "personal: the model that the method says this client uses. received: the model as sent to it. The headline is the "

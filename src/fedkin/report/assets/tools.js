@@ -18,7 +18,8 @@ const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG,
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)} %` : "–");
 const minus = (text) => text.replace("-", "−");
-const points = (value, digits = 1) => (known(value) ? minus(`${value > 0 ? "+" : ""}${(100 * value).toFixed(digits)}`) : "–");
+const points = (value, digits = 1) =>
+  known(value) ? minus(`${value > 0 ? "+" : ""}${(100 * value).toFixed(digits)}`) : "–";
 const plain = (value) => (known(value) ? minus(String(Number(value.toPrecision(4)))) : "–");
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "–");
 function bytes(value) {
@@ -56,7 +57,8 @@ function ticks(low, high, wanted = 5) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough);
   const out = [];
-  for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step) out.push(Number(v.toPrecision(12)));
+  for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step)
+    out.push(Number(v.toPrecision(12)));
   return out;
 }
 
@@ -76,10 +78,23 @@ function methodColour(index) {
   const before = DATA.methods.slice(0, index).filter((m) => m.name !== DATA.reference).length;
   return colour(before);
 }
-const methodDash = (index) => (DATA.methods[index].name === DATA.reference ? "3 3" : DASHES[Math.floor(index / 8) % DASHES.length]);
+const methodDash = (index) =>
+  DATA.methods[index].name === DATA.reference ? "3 3" : DASHES[Math.floor(index / 8) % DASHES.length];
 const RAMPS = {
-  light: [[246, 249, 252], [198, 221, 240], [107, 174, 214], [33, 113, 181], [8, 48, 107]],
-  dark: [[32, 38, 47], [33, 68, 102], [39, 117, 168], [96, 177, 222], [224, 243, 255]],
+  light: [
+    [246, 249, 252],
+    [198, 221, 240],
+    [107, 174, 214],
+    [33, 113, 181],
+    [8, 48, 107],
+  ],
+  dark: [
+    [32, 38, 47],
+    [33, 68, 102],
+    [39, 117, 168],
+    [96, 177, 222],
+    [224, 243, 255],
+  ],
 };
 function ramp(share) {
   const stops = RAMPS[theme()];
@@ -90,7 +105,11 @@ function ramp(share) {
 const rgb = ([r, g, b]) => `rgb(${r},${g},${b})`;
 const hexRgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 const onRamp = (share) => ((theme() === "dark") !== share > 0.55 ? "#ffffff" : "#16191d");
-const rampBar = () => el("span", { class: "ramp", css: { background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((s) => rgb(ramp(s))).join(",")})` } });
+const rampBar = () =>
+  el("span", {
+    class: "ramp",
+    css: { background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((s) => rgb(ramp(s))).join(",")})` },
+  });
 
 // ---- the tooltip, and the same words for those who do not see it
 const tip = document.getElementById("tip");
@@ -101,12 +120,27 @@ function showTip(content, x, y) {
   tip.style.left = `${Math.max(6, Math.min(x + 14, innerWidth - width - 8))}px`;
   tip.style.top = `${y + height + 24 > innerHeight ? Math.max(6, y - height - 12) : y + 14}px`;
 }
-const hideTip = () => { tip.hidden = true; };
-const say = (text) => { document.getElementById("said").textContent = text; };
+const hideTip = () => {
+  tip.hidden = true;
+};
+const say = (text) => {
+  document.getElementById("said").textContent = text;
+};
 addEventListener("scroll", hideTip, { passive: true });
-addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape") hideTip();
+});
 
-const rows = (pairs) => el("table", {}, el("tbody", {}, pairs.filter(Boolean).map(([k, v]) => el("tr", {}, el("td", {}, k), el("td", {}, v)))));
+const rows = (pairs) =>
+  el(
+    "table",
+    {},
+    el(
+      "tbody",
+      {},
+      pairs.filter(Boolean).map(([k, v]) => el("tr", {}, el("td", {}, k), el("td", {}, v))),
+    ),
+  );
 
 // Who a client is: its rows and its labels.
 function clientTip(federation, client, more) {
@@ -123,45 +157,135 @@ function clientTip(federation, client, more) {
   ].filter(Boolean);
 }
 function labelBars(labels) {
-  const width = 190, height = 34, most = Math.max(...labels, 1), step = width / labels.length;
-  return svg("svg", { width, height: height + 14, role: "img", "aria-label": `rows by label: ${labels.join(", ")}` },
-    labels.map((n, i) => svg("rect", { x: i * step + 0.5, y: height - (n / most) * height, width: Math.max(1, step - 1), height: (n / most) * height, fill: token("accent") })),
+  const width = 190,
+    height = 34,
+    most = Math.max(...labels, 1),
+    step = width / labels.length;
+  return svg(
+    "svg",
+    { width, height: height + 14, role: "img", "aria-label": `rows by label: ${labels.join(", ")}` },
+    labels.map((n, i) =>
+      svg("rect", {
+        x: i * step + 0.5,
+        y: height - (n / most) * height,
+        width: Math.max(1, step - 1),
+        height: (n / most) * height,
+        fill: token("accent"),
+      }),
+    ),
     svg("line", { x1: 0, x2: width, y1: height, y2: height, class: "axis" }),
-    labels.length <= 20 ? labels.map((_, i) => svg("text", { x: (i + 0.5) * step, y: height + 12, "text-anchor": "middle", "font-size": 10 }, String(i))) : null);
+    labels.length <= 20
+      ? labels.map((_, i) =>
+          svg("text", { x: (i + 0.5) * step, y: height + 12, "text-anchor": "middle", "font-size": 10 }, String(i)),
+        )
+      : null,
+  );
 }
 
 // ---- parts that many panels have
 // A control that is used is drawn anew: the focus goes to its successor, for those who work by keyboard.
 function acting(action) {
   return (event) => {
-    const { dataset } = event.currentTarget, section = event.currentTarget.closest("section").id;
+    const { dataset } = event.currentTarget,
+      section = event.currentTarget.closest("section").id;
     action(event);
     document.querySelector(`#${section} [data-control="${dataset.control}"]`)?.focus({ preventScroll: true });
   };
 }
 function choice(label, options, current, pick) {
-  return el("span", { class: "choice", role: "group", "aria-label": label }, options.map(([value, text, swatch]) =>
-    el("button", { type: "button", "aria-pressed": String(value === current), onclick: acting(() => pick(value)), "data-control": `${label} ${value}` },
-      swatch ? el("span", { class: "swatch", css: { background: swatch } }) : null, text)));
+  return el(
+    "span",
+    { class: "choice", role: "group", "aria-label": label },
+    options.map(([value, text, swatch]) =>
+      el(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(value === current),
+          onclick: acting(() => pick(value)),
+          "data-control": `${label} ${value}`,
+        },
+        swatch ? el("span", { class: "swatch", css: { background: swatch } }) : null,
+        text,
+      ),
+    ),
+  );
 }
 function selectBox(label, options, current, pick) {
-  return el("label", {}, label, el("select", { "data-control": label, onchange: acting((event) => pick(event.target.value)) },
-    options.map(([value, text]) => el("option", { value, selected: value === current }, text))));
+  return el(
+    "label",
+    {},
+    label,
+    el(
+      "select",
+      { "data-control": label, onchange: acting((event) => pick(event.target.value)) },
+      options.map(([value, text]) => el("option", { value, selected: value === current }, text)),
+    ),
+  );
 }
-const checkBox = (label, current, pick) => el("label", {}, el("input", { type: "checkbox", "data-control": label, checked: current, onchange: acting((event) => pick(event.target.checked)) }), label);
+const checkBox = (label, current, pick) =>
+  el(
+    "label",
+    {},
+    el("input", {
+      type: "checkbox",
+      "data-control": label,
+      checked: current,
+      onchange: acting((event) => pick(event.target.checked)),
+    }),
+    label,
+  );
 function panel(width, title, note, ...content) {
-  return el("figure", { class: `panel ${width}` }, el("h3", {}, title), note ? el("p", { class: "note" }, note) : null, content);
+  return el(
+    "figure",
+    { class: `panel ${width}` },
+    el("h3", {}, title),
+    note ? el("p", { class: "note" }, note) : null,
+    content,
+  );
 }
 // The numbers behind a chart, made when they are asked for.
 function numbers(header, makeRows) {
   const box = el("details", {}, el("summary", {}, "Show the numbers"));
   box.addEventListener("toggle", () => {
     if (!box.open || box.querySelector("table")) return;
-    box.append(el("div", { class: "wide" }, el("table", { class: "small" },
-      el("thead", {}, el("tr", {}, header.map((h) => el("th", { scope: "col" }, h)))),
-      el("tbody", {}, makeRows().map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell))))))));
+    box.append(
+      el(
+        "div",
+        { class: "wide" },
+        el(
+          "table",
+          { class: "small" },
+          el(
+            "thead",
+            {},
+            el(
+              "tr",
+              {},
+              header.map((h) => el("th", { scope: "col" }, h)),
+            ),
+          ),
+          el(
+            "tbody",
+            {},
+            makeRows().map((row) =>
+              el(
+                "tr",
+                {},
+                row.map((cell) => el("td", {}, cell)),
+              ),
+            ),
+          ),
+        ),
+      ),
+    );
   });
   return box;
 }
-const legend = (items) => el("div", { class: "legend" }, items.map(([text, swatch]) => el("span", {}, el("span", { class: "swatch", css: { background: swatch } }), text)));
+const legend = (items) =>
+  el(
+    "div",
+    { class: "legend" },
+    items.map(([text, swatch]) => el("span", {}, el("span", { class: "swatch", css: { background: swatch } }), text)),
+  );
 const missing = (text) => el("p", { class: "missing" }, text);
