@@ -25,6 +25,9 @@ fedkin: personalised federated learning
   fedkin demo                        a small comparison on data that is at hand, in under a minute
   fedkin run METHOD [flags]          one run; `fedkin run METHOD --help` lists the flags of this method
   fedkin compare METHOD METHOD …     several methods on the same clients, over seeds
+  fedkin report DIR [DIR …]          one page of runs or of a comparison: who learns from whom, who benefits
+  fedkin watch DIR                   the same page while a run goes on
+  fedkin figures DIR                 figures for papers: --format pdf, png or svg
   fedkin list [methods|datasets|partitions|models]
   fedkin reproduce PAPER/ITEM …      a table or figure of a paper, theirs against ours; --list names them
   fedkin bench                       our own leaderboard: all methods at one fixed budget
@@ -85,6 +88,26 @@ class Compared:
     """Runs of each method, with seeds from --seed on; data, initial model and batches are drawn anew."""
 
 
+@dataclass(frozen=True)
+class Paged:
+    out: Path | None = None
+    """The page's file; by default report.html in the first folder."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    port: int = 8642
+    """Port of the server, which only this machine can reach; another one where it is taken."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    format: Literal["pdf", "png", "svg"] = "pdf"
+    """Of the files."""
+    out: Path | None = None
+    """Folder of the files; by default figures/ in the first folder."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
@@ -99,6 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "demo": demo,
         "run": run,
         "compare": compare,
+        "report": report,
+        "watch": watch,
+        "figures": figures,
         "list": listing,
         "verify": verify,
         "cite": cite,
@@ -303,7 +329,7 @@ def run(words: list[str]) -> int:
         return 0
     _show(names[0], result.summary, federation, _console())
     if setting.out is not None:
-        print(f"Everything of this run is in {setting.out}.")
+        print(f"Everything of this run is in {setting.out}. To see it: fedkin report {setting.out}")
     return 0
 
 
@@ -391,7 +417,7 @@ def _compare(names: list[str], flags: Any, comparison: Any, console: Console) ->
         note += "\nAdd the method 'local' to see each client's gain over training alone"
     console.print(terminal("Comparison", made.header, made.rows, note))
     if setting.out is not None:
-        print(f"Runs, comparison.json and comparison.md are in {setting.out}.")
+        print(f"Runs, comparison.json and comparison.md are in {setting.out}. To see them: fedkin report {setting.out}")
     return 0
 
 
@@ -404,10 +430,55 @@ def demo(words: list[str]) -> int:
         return 0
     out = _given(words, "out", "runs/demo")
     flags = "--data digits --partition dirichlet --partition.alpha 0.2 --clients 20 --rounds 20 --epochs 2 --fresh"
-    return compare([*DEMO, *flags.split(), "--out", out])
+    return compare([*DEMO, *flags.split(), "--out", out]) or report([out])
 
 
 DEMO = ["local", "fedavg", "fedavg-ft", "fedcedar", "pflic", "pfedgat-v2", "dcpfl"]
+
+
+# ---- to look at
+def _shown(words: list[str], kind: Any, command: str, about: str) -> tuple[list[str], Any]:
+    """Folders, and the flags after them."""
+    folders, rest = _split_words(words)
+    if not folders and not {"-h", "--help"} & set(rest):
+        raise UserError(f"{command} needs a folder: the --out of a run or of a comparison.")
+    return folders, _flags(rest, {"own": (kind, kind())}, {}, f"fedkin {command} DIR", about).own
+
+
+def _cite(methods: Sequence[str]) -> str:
+    from fedkin.citation import citation
+
+    return citation(methods)
+
+
+def report(words: list[str]) -> int:
+    folders, flags = _shown(words, Paged, "report", "One self-contained HTML page of runs or of a comparison.")
+    from fedkin.report import page
+
+    print(f"Report: {page.write(folders, flags.out, _cite(page.labels(folders)))}")
+    return 0
+
+
+def watch(words: list[str]) -> int:
+    folders, flags = _shown(words, Watched, "watch", "The report's page while a run goes on; Ctrl-C ends it.")
+    from fedkin.report.watch import server
+
+    with server(folders, flags.port, _cite) as made:
+        print(f"http://127.0.0.1:{made.server_port}/ shows {', '.join(folders)}. Ctrl-C ends it.", flush=True)
+        try:
+            made.serve_forever()
+        except KeyboardInterrupt:
+            print()
+    return 0
+
+
+def figures(words: list[str]) -> int:
+    folders, flags = _shown(words, Drawn, "figures", "Figures for papers, in one style.")
+    from fedkin.report import figures as drawn
+
+    for path in drawn.write(folders, flags.out, flags.format):
+        print(path)
+    return 0
 
 
 def listing(words: list[str]) -> int:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from fedkin.summary import summarise
 from fedkin.trackers import Tracker
 
 MIXING_LIMIT = 400  # beyond so many clients the matrix of who learns from whom is not written down
+MIXING_CELLS = 5_000  # above so many numbers in a round, the matrices of every second, third, … round are
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,9 @@ class _Loop:
                 if len(pairs) > 1:
                     self.history.add(round, None, "rand_index", rand_index(*zip(*pairs)))
         if len(self.job.federation) <= MIXING_LIMIT and (mixing := method.mixing(state)) is not None:
-            self.history.add(round, None, "mixing", _plain(mixing))
+            parts = len(mixing) if isinstance(mixing, dict) else 1
+            if round == 1 or round % ceil(parts * len(self.job.federation) ** 2 / MIXING_CELLS) == 0:
+                self.history.add(round, None, "mixing", _plain(mixing))
 
     def _sweep(self, state: State, round: int, *, models: bool) -> None:
         """Measure every client with what the server would send it now; nothing of it has an effect on the run."""

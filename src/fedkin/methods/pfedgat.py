@@ -253,9 +253,9 @@ class PFedGAT(Method):
         return R
 
     def describe(self, state: State) -> dict[str, Any]:
-        out: dict[str, Any] = {"attention": state["R"], "feedback_clients": int(state["gave"].sum())}
+        out: dict[str, Any] = {"feedback_clients": int(state["gave"].sum())}
         if self.feedback != "delta" and bool(state["gave"].any()):
             out["feedback_loss"] = float(state["loss"][state["gave"]].mean())
         if len(state["per_head"]):
-            out |= {"attention_heads": state["per_head"], "attention_nodes": state["nodes"]}
+            out |= {"attention_heads": state["per_head"].round(decimals=5), "attention_nodes": state["nodes"]}
         return out

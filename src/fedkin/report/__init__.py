@@ -1,1 +1,1 @@
-"""What people look at: tables, and later figures and a page. It reads only the history."""
+"""What people look at: tables, figures for papers, and one page, live too. It reads only the history."""

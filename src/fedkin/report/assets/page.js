@@ -1,0 +1,201 @@
+// The page: what is chosen, its parts put together, theme, and updates while a run goes on.
+let DATA = JSON.parse(document.getElementById("data").textContent);
+const state = {
+  method: 0,
+  round: null,
+  part: null,
+  colour: "",
+  place: "mixing",
+  order: "",
+  truth: "groups",
+  stretch: false,
+  metric: "personal",
+  axis: "round",
+  each: false,
+  reference: null,
+  sort: null,
+};
+
+// Hidden groups tell something where clients share them; where nearly each client is its own group, labels tell more.
+function prepared(data) {
+  for (const federation of data.federations)
+    federation.kin =
+      federation.group && new Set(federation.group).size <= federation.group.length / 2 ? federation.group : null;
+  return data;
+}
+prepared(DATA);
+
+const methodChoice = () =>
+  DATA.methods.length > 1
+    ? choice(
+        "Method",
+        DATA.methods.map((m, i) => [i, m.name, methodColour(i)]),
+        state.method,
+        (i) => {
+          state.method = i;
+          stopPlaying();
+          renderAll(["result", "learning", "relation", "benefit"]);
+        },
+      )
+    : null;
+// A seed that is still running would blur the mean of those that are done.
+function counted(method) {
+  const done = method.runs.filter((run) => run.finished);
+  return done.length ? done : method.runs;
+}
+const over = (method, read) => counted(method).map(read).filter(known);
+const headline = (method, key, field = "mean") => mean(over(method, (run) => run[key]?.[field]));
+const spread = (method, key) => deviation(over(method, (run) => run[key]?.mean));
+
+// Gains over a reference at the same client and seed.
+function gains(method, reference) {
+  const out = [];
+  for (const run of counted(method)) {
+    const other = reference && counted(reference).find((r) => r.federation === run.federation && r.seed === run.seed);
+    if (!other?.last_personal || !run.last_personal) continue;
+    run.last_personal.forEach((value, client) => {
+      const base = other.last_personal[client];
+      if (known(value) && known(base))
+        out.push({ client, seed: run.seed, federation: run.federation, value, base, gain: value - base });
+    });
+  }
+  return out.sort((a, b) => b.gain - a.gain);
+}
+const byName = (name) => DATA.methods.find((m) => m.name === name) || null;
+const referenceOf = () => byName(state.reference) || byName(DATA.reference);
+const LEVEL = 1e-9;
+
+// ---- the whole
+const SECTIONS = {
+  result: renderResult,
+  learning: renderLearning,
+  relation: renderRelation,
+  benefit: renderBenefit,
+  clients: renderClients,
+  costs: renderCosts,
+  made: renderMade,
+};
+function renderAll(which = Object.keys(SECTIONS)) {
+  hideTip();
+  document.getElementById("title").textContent = DATA.title;
+  document
+    .getElementById("setting")
+    .replaceChildren(...DATA.setting.map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, v))));
+  for (const name of which) {
+    try {
+      SECTIONS[name]();
+    } catch (error) {
+      // one panel that fails must not take the others with it
+      console.error(error);
+      document
+        .querySelector(`#${name} .body`)
+        .replaceChildren(missing(`This part could not be drawn: ${error.message}`));
+    }
+  }
+}
+function setTheme(name) {
+  document.documentElement.dataset.theme = name;
+  document.getElementById("theme").setAttribute("aria-label", name === "dark" ? "Switch to light" : "Switch to dark");
+}
+const remembered = (() => {
+  try {
+    return localStorage.getItem("fedkin-theme");
+  } catch {
+    return null;
+  }
+})();
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+setTheme(remembered || (prefersDark.matches ? "dark" : "light"));
+prefersDark.addEventListener("change", (event) => {
+  setTheme(event.matches ? "dark" : "light");
+  renderAll();
+});
+document.getElementById("theme").addEventListener("click", () => {
+  setTheme(theme() === "dark" ? "light" : "dark");
+  try {
+    localStorage.setItem("fedkin-theme", theme());
+  } catch {
+    /* a file may have no storage: then it is not remembered */
+  }
+  renderAll();
+});
+let width = innerWidth,
+  waiting = null;
+addEventListener("resize", () => {
+  if (innerWidth === width) return;
+  width = innerWidth;
+  clearTimeout(waiting);
+  waiting = setTimeout(() => renderAll(), 120);
+});
+// which method is looked at first: the best one that mixes
+if (DATA.methods.length > 1)
+  state.method = DATA.methods.reduce(
+    (best, m, i) =>
+      m.facts.clusters && (headline(m, "personal") ?? -1) > (headline(DATA.methods[best], "personal") ?? -1) ? i : best,
+    Math.max(
+      0,
+      DATA.methods.findIndex((m) => m.facts.clusters),
+    ),
+  );
+renderAll();
+
+// ---- live: ask the local server for news; after the run's end too, since it may be started again
+if (DATA.live) {
+  const box = document.getElementById("live");
+  const tell = (text, on) => {
+    box.className = on ? "on" : "";
+    box.replaceChildren(el("span", { class: "dot" }), text);
+  };
+  const told = () => {
+    const open = DATA.methods.find((m) => m.runs.some((r) => !r.finished)),
+      run = open?.runs.find((r) => !r.finished);
+    tell(
+      run ? `${DATA.methods.length > 1 ? `${open.name}, ` : ""}round ${run.rounds} of ${run.planned}` : "finished",
+      Boolean(run),
+    );
+  };
+  let version = DATA.version,
+    held = false; // while something is pressed or pointed at, the page waits with its news
+  addEventListener("pointerdown", () => {
+    held = true;
+  });
+  for (const end of ["pointerup", "pointercancel"])
+    addEventListener(end, () => {
+      held = false;
+    });
+  told();
+  (async function ask() {
+    const begin = performance.now();
+    if (held || !tip.hidden) {
+      setTimeout(ask, 500);
+      return;
+    }
+    try {
+      const answer = await fetch(`data.json?since=${encodeURIComponent(version)}`, { cache: "no-store" });
+      if (answer.status === 200) {
+        const fresh = await answer.json();
+        version = fresh.version;
+        const name = DATA.methods[state.method]?.name,
+          playing = Boolean(timer),
+          focus = document.activeElement?.id;
+        DATA = prepared(fresh);
+        state.method = Math.max(
+          0,
+          DATA.methods.findIndex((m) => m.name === name),
+        );
+        // what the reader has opened or moved stays; while the rounds are played the relation view is left alone
+        renderAll(
+          Object.keys(SECTIONS).filter(
+            (s) => !(playing && s === "relation") && !document.querySelector(`#${s} details[open]`),
+          ),
+        );
+        if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
+        told();
+      } else if (answer.status !== 204) tell(`the server answers ${answer.status}`, false);
+      else told();
+    } catch {
+      tell("fedkin watch does not answer; trying again", false);
+    }
+    setTimeout(ask, Math.max(1000, 4 * (performance.now() - begin)));
+  })();
+}

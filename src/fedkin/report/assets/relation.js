@@ -1,0 +1,717 @@
+// The relation view: a round slider moves the graph of clients and the matrix of who learns from whom.
+const FINE = 10000; // weights are stored as whole numbers of this part
+
+const federationOf = (method) => DATA.federations[method.runs[0].federation];
+const sizeOf = (method) => federationOf(method).names.length;
+
+// The last entry of [[round, value], …] that is not later than the round.
+function upTo(entries, round) {
+  let found = null;
+  for (const entry of entries || []) {
+    if (entry[0] <= round) found = entry;
+    else break;
+  }
+  return found;
+}
+const exactly = (entries, round) => (entries || []).find((entry) => entry[0] === round) || null;
+
+function frameAt(method, round) {
+  if (!method.mixing) return null;
+  return method.mixing.frames.reduce((best, f) => (f.round <= round ? f : best), method.mixing.frames[0]);
+}
+function partsOf(method) {
+  return method.mixing ? [...new Set(method.mixing.frames.flatMap((f) => Object.keys(f.parts)))] : [];
+}
+// weight(i, j): the share that client i takes from client j
+function weightsOf(method, frame, part) {
+  const index = frame.parts[part] ?? Object.values(frame.parts)[0];
+  const { rows: kept, of } = method.mixing.matrices[index];
+  const weight = (i, j) => kept[of[i]][j] / FINE;
+  weight.index = index;
+  weight.size = of.length;
+  return weight;
+}
+
+// Cluster numbers are names that some methods give anew in each round: a cluster keeps the colour of the one before it
+// with which it shares most members.
+const stableCache = new WeakMap();
+function stableClusters(method) {
+  const raw = method.facts.clusters;
+  if (!raw) return null;
+  if (stableCache.has(method)) return stableCache.get(method);
+  const out = [];
+  let before = null;
+  for (const [round, labels] of raw) {
+    const shared = new Map(),
+      names = new Map();
+    labels.forEach((label, c) => {
+      if (label === null || label < 0) return;
+      names.set(label, null);
+      if (before && before[c] !== null) {
+        const key = `${label}|${before[c]}`;
+        shared.set(key, (shared.get(key) || 0) + 1);
+      }
+    });
+    const taken = new Set();
+    for (const [key] of [...shared].sort((a, b) => b[1] - a[1])) {
+      const [label, old] = key.split("|").map(Number);
+      if (names.get(label) === null && !taken.has(old)) {
+        names.set(label, old);
+        taken.add(old);
+      }
+    }
+    for (const label of [...names.keys()].sort((a, b) => a - b))
+      if (names.get(label) === null) {
+        let name = before ? 0 : label;
+        while (taken.has(name)) name++;
+        names.set(label, name);
+        taken.add(name);
+      }
+    const now = labels.map((label) => (label === null || label < 0 ? null : names.get(label)));
+    // who sat this round out is still known by where it was
+    before = now.map((name, c) => name ?? before?.[c] ?? null);
+    out.push([round, now, labels]);
+  }
+  stableCache.set(method, out);
+  return out;
+}
+const clustersAt = (method, round) => upTo(stableClusters(method), round)?.[1] || null;
+
+// 1 minus the total variation distance of two clients' label distributions
+const likenessCache = new WeakMap();
+function likeness(federation) {
+  if (!federation.labels || federation.labels.some((l) => !l)) return null;
+  if (likenessCache.has(federation)) return likenessCache.get(federation);
+  const shares = federation.labels.map((l) => {
+      const sum = l.reduce((a, b) => a + b, 0) || 1;
+      return l.map((n) => n / sum);
+    }),
+    n = shares.length;
+  const table = new Float32Array(n * n);
+  for (let i = 0; i < n; i++)
+    for (let j = 0; j < n; j++)
+      table[i * n + j] = 1 - shares[i].reduce((sum, p, k) => sum + Math.abs(p - shares[j][k]), 0) / 2;
+  const alike = (i, j) => table[i * n + j];
+  likenessCache.set(federation, alike);
+  return alike;
+}
+const mainLabel = (labels) => labels.indexOf(Math.max(...labels));
+
+// How clients are ordered in matrices.
+function orderOf(method, round) {
+  const federation = federationOf(method),
+    clusters = clustersAt(method, round),
+    n = federation.names.length;
+  const sizes = new Map();
+  for (const name of clusters || []) sizes.set(name, (sizes.get(name) || 0) + 1);
+  const keys = {
+    cluster: (c) =>
+      clusters && known(clusters[c]) && sizes.get(clusters[c]) > 1 ? clusters[c] : known(clusters?.[c]) ? 1e6 : 2e6, // those alone come last, and those outside
+    group: (c) => (federation.kin ? (federation.kin[c] ?? 1e6) : 0),
+    label: (c) => (federation.labels?.[c] ? mainLabel(federation.labels[c]) : 0),
+  };
+  const by =
+    { cluster: ["cluster", "group", "label"], group: ["group", "cluster", "label"], number: [] }[state.order] ||
+    (clusters ? ["cluster", "group", "label"] : ["group", "label"]);
+  return [...Array(n).keys()].sort((a, b) => by.reduce((d, key) => d || keys[key](a) - keys[key](b), 0) || a - b);
+}
+// What clients can be coloured by, the chosen or the most telling first.
+function colouring(method) {
+  const federation = federationOf(method);
+  const all = [
+    method.facts.clusters && ["cluster", "cluster"],
+    federation.kin && ["group", "hidden group"],
+    federation.labels && ["label", "main label"],
+  ].filter(Boolean);
+  return all.sort((a, b) => (b[0] === state.colour) - (a[0] === state.colour));
+}
+// There are ten colours: where there are more clusters, those of a single client go without.
+function clusterPaint(clusters) {
+  const sizes = new Map();
+  for (const name of clusters || []) sizes.set(name, (sizes.get(name) || 0) + 1);
+  const many = sizes.size > 10;
+  return (c) =>
+    clusters && known(clusters[c]) && !(many && sizes.get(clusters[c]) === 1) ? colour(clusters[c]) : NEUTRAL();
+}
+function nodeColour(method, round) {
+  const federation = federationOf(method),
+    clusters = clustersAt(method, round);
+  const by = colouring(method)[0]?.[0];
+  const source = { cluster: clusters, group: federation.kin, label: federation.labels?.map((l) => l && mainLabel(l)) }[
+    by
+  ];
+  return by === "cluster"
+    ? clusterPaint(clusters)
+    : (c) => (source && known(source[c]) ? colour(source[c]) : NEUTRAL());
+}
+
+// What the borrowed weight says about kin: its share from the own hidden group, or the likeness of those it comes from.
+function kinship(method, frame, part) {
+  const federation = federationOf(method),
+    weight = weightsOf(method, frame, part),
+    n = weight.size;
+  const alike = federation.kin ? (i, j) => (federation.kin[i] === federation.kin[j] ? 1 : 0) : likeness(federation);
+  if (!alike) return null;
+  let borrowed = 0,
+    kin = 0,
+    chance = 0;
+  for (let i = 0; i < n; i++)
+    for (let j = 0; j < n; j++)
+      if (i !== j) {
+        const w = weight(i, j),
+          a = alike(i, j);
+        borrowed += w;
+        kin += w * a;
+        chance += a;
+      }
+  return {
+    borrowed: borrowed / n,
+    kin: borrowed > 1e-9 ? kin / borrowed : null,
+    chance: n > 1 ? chance / (n * (n - 1)) : null,
+  };
+}
+
+// ---- places of the nodes
+function pull(weight) {
+  const n = weight.size,
+    even = 1 / n,
+    both = [];
+  let most = even;
+  for (let i = 0; i < n; i++)
+    for (let j = i + 1; j < n; j++) {
+      const w = Math.max(weight(i, j), weight(j, i));
+      if (w > even * 1.02) {
+        both.push([i, j, w, w - even]);
+        most = Math.max(most, w - even);
+      }
+    }
+  return { pairs: both, most, even };
+}
+function spiral(n) {
+  return [...Array(n).keys()].map((k) => {
+    const r = 0.5 * Math.sqrt((k + 0.5) / n),
+      a = k * 2.399963;
+    return [0.5 + r * Math.cos(a), 0.5 + r * Math.sin(a)];
+  });
+}
+function relaxed(start, links, steps) {
+  const n = start.length,
+    at = start.map((p) => [...p]),
+    ideal = 0.72 / Math.sqrt(n);
+  for (let step = 0; step < steps; step++) {
+    const heat = 0.05 * (1 - step / steps) + 0.002,
+      move = at.map(() => [0, 0]);
+    for (let i = 0; i < n; i++)
+      for (let j = i + 1; j < n; j++) {
+        const dx = at[i][0] - at[j][0],
+          dy = at[i][1] - at[j][1],
+          d2 = dx * dx + dy * dy + 1e-6,
+          push = (ideal * ideal) / d2;
+        move[i][0] += dx * push;
+        move[i][1] += dy * push;
+        move[j][0] -= dx * push;
+        move[j][1] -= dy * push;
+      }
+    for (const [i, j, strength] of links) {
+      const dx = at[i][0] - at[j][0],
+        dy = at[i][1] - at[j][1],
+        force = (strength * Math.hypot(dx, dy)) / ideal;
+      move[i][0] -= dx * force;
+      move[i][1] -= dy * force;
+      move[j][0] += dx * force;
+      move[j][1] += dy * force;
+    }
+    for (let i = 0; i < n; i++) {
+      move[i][0] += (0.5 - at[i][0]) * 0.8;
+      move[i][1] += (0.5 - at[i][1]) * 0.8;
+      const length = Math.hypot(...move[i]) || 1,
+        far = Math.min(length, heat);
+      at[i][0] += (move[i][0] / length) * far;
+      at[i][1] += (move[i][1] / length) * far;
+    }
+  }
+  return fitted(at);
+}
+function fitted(at) {
+  const xs = at.map((p) => p[0]),
+    ys = at.map((p) => p[1]);
+  const [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)],
+    span = Math.max(x1 - x0, y1 - y0) || 1;
+  return at.map(([x, y]) => [0.5 + (x - (x0 + x1) / 2) / span, 0.5 + (y - (y0 + y1) / 2) / span]);
+}
+// The places of a matrix start from those shown before it, so that clients move and do not jump.
+const placeCache = new WeakMap();
+function places(method, frame, part) {
+  const n = sizeOf(method),
+    cache = placeCache.get(method) || new Map();
+  placeCache.set(method, cache);
+  if (state.place === "labels") {
+    const alike = likeness(federationOf(method));
+    if (alike && !cache.has("labels")) {
+      const links = [];
+      for (let i = 0; i < n; i++)
+        for (let j = i + 1; j < n; j++) if (alike(i, j) > 0.05) links.push([i, j, alike(i, j) ** 2 / Math.sqrt(n)]);
+      cache.set("labels", relaxed(spiral(n), links, 220));
+    }
+    return cache.get("labels") || spiral(n);
+  }
+  const weight = weightsOf(method, frame, part);
+  if (!cache.has(weight.index)) {
+    const { pairs, most } = pull(weight),
+      load = new Float64Array(n);
+    for (const [i, j, , beyond] of pairs) {
+      load[i] += beyond / most;
+      load[j] += beyond / most;
+    }
+    const ease = Math.min(1, 1.5 / Math.max(...load, 1e-9)); // a large group must not fall into one point
+    const links = pairs.map(([i, j, , beyond]) => [i, j, (beyond / most) * ease]);
+    const before = lastPlaces.get(method.name)?.length === n ? lastPlaces.get(method.name) : null;
+    cache.set(weight.index, relaxed(before || spiral(n), links, before ? 80 : 240));
+  }
+  return cache.get(weight.index);
+}
+
+// ---- drawing
+let flight = 0;
+const lastPlaces = new Map();
+function drawGraph(place, method, frame, part, round) {
+  const federation = federationOf(method),
+    n = federation.names.length,
+    weight = weightsOf(method, frame, part);
+  const width = Math.max(240, place.clientWidth || 420),
+    height = Math.min(width, 460),
+    pad = 22;
+  const goal = places(method, frame, part),
+    old = lastPlaces.get(method.name);
+  const paint = nodeColour(method, round),
+    most = Math.max(...(federation.train || [1]), 1);
+  const radius = (c) =>
+    Math.max(2.5, Math.min(12, 62 / Math.sqrt(n)) * Math.sqrt((federation.train?.[c] ?? most) / most));
+  const { pairs, most: beyond, even } = pull(weight);
+  const kept = pairs
+    .sort((a, b) => b[3] - a[3])
+    .slice(0, Math.min(5 * n, 420))
+    .reverse();
+  const chart = svg("svg", {
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`,
+    tabindex: 0,
+    role: "img",
+    class: "graph",
+    "aria-label": `Graph of ${n} clients in round ${frame.round}: ${kept.length} of ${(n * (n - 1)) / 2} links carry more than an even share. Arrow keys walk through the clients.`,
+  });
+  const lines = kept.map(([i, j, , extra]) =>
+    svg("line", {
+      stroke: token("ink"),
+      opacity: Math.max(0.07, Math.min(0.6, (0.6 * extra) / beyond)),
+      "stroke-width": 0.7 + 2.6 * (extra / beyond),
+    }),
+  );
+  const own = svg("g", {});
+  const dots = federation.names.map((name, c) =>
+    svg("circle", {
+      r: radius(c),
+      fill: paint(c),
+      stroke: token("panel"),
+      "stroke-width": 1.5,
+      class: "node",
+      "data-client": c,
+    }),
+  );
+  chart.append(...lines, own, ...dots);
+  let at = goal;
+  const px = (p) => [pad + p[0] * (width - 2 * pad), pad + p[1] * (height - 2 * pad)];
+  function settle(share) {
+    at = goal.map((p, c) =>
+      old && share < 1 ? [old[c][0] + (p[0] - old[c][0]) * share, old[c][1] + (p[1] - old[c][1]) * share] : p,
+    );
+    kept.forEach(([i, j], k) => {
+      const [a, b] = [px(at[i]), px(at[j])];
+      fill(lines[k], { x1: a[0], y1: a[1], x2: b[0], y2: b[1] }, []);
+    });
+    dots.forEach((dot, c) => {
+      const [x, y] = px(at[c]);
+      dot.setAttribute("cx", x);
+      dot.setAttribute("cy", y);
+    });
+  }
+  function highlight(c) {
+    own.replaceChildren();
+    for (const line of lines) line.style.opacity = c === null ? "" : 0.05;
+    if (c === null) {
+      hideTip();
+      return;
+    }
+    const sources = [...Array(n).keys()]
+      .filter((j) => j !== c && weight(c, j) > 0)
+      .sort((a, b) => weight(c, b) - weight(c, a))
+      .slice(0, 12);
+    const top = Math.max(...sources.map((j) => weight(c, j)), 1e-9);
+    for (const j of sources) {
+      const [a, b] = [px(at[c]), px(at[j])];
+      own.append(
+        svg("line", {
+          x1: a[0],
+          y1: a[1],
+          x2: b[0],
+          y2: b[1],
+          stroke: token("accent"),
+          "stroke-width": 0.8 + 3.6 * (weight(c, j) / top),
+          opacity: 0.8,
+        }),
+      );
+    }
+  }
+  function told(c) {
+    const sources = [...Array(n).keys()]
+        .filter((j) => j !== c && weight(c, j) > 0)
+        .sort((a, b) => weight(c, b) - weight(c, a)),
+      cluster = upTo(stableClusters(method), round)?.[2][c];
+    const accuracy = upToScore(method, c, round);
+    return clientTip(federation, c, [
+      known(cluster) && ["cluster", String(cluster)],
+      known(accuracy) && ["personal accuracy", percent(accuracy)],
+      ["keeps of its own", percent(weight(c, c))],
+      ...sources.slice(0, 4).map((j) => [`learns from ${federation.names[j]}`, percent(weight(c, j))]),
+    ]);
+  }
+  function visit(c, x, y) {
+    highlight(c);
+    const content = told(c);
+    showTip(content, x, y);
+    say(content.map((node) => node.textContent).join(" "));
+  }
+  dots.forEach((dot, c) => {
+    dot.addEventListener("pointerenter", (event) => visit(c, event.clientX, event.clientY));
+    dot.addEventListener("pointerleave", () => highlight(null));
+  });
+  let here = -1;
+  chart.addEventListener("keydown", (event) => {
+    const move = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+    if (!move) return;
+    event.preventDefault();
+    here = (here + move + n) % n;
+    const box = chart.getBoundingClientRect(),
+      [x, y] = px(at[here]);
+    visit(here, box.left + x, box.top + y);
+  });
+  chart.addEventListener("blur", () => highlight(null));
+  place.replaceChildren(chart);
+  chart.highlight = highlight;
+  cancelAnimationFrame(flight);
+  if (old && old.length === n && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    const begin = performance.now();
+    const step = (now) => {
+      const share = Math.min(1, (now - begin) / 380);
+      settle(1 - (1 - share) ** 3);
+      if (share < 1) flight = requestAnimationFrame(step);
+    };
+    settle(0);
+    flight = requestAnimationFrame(step);
+  } else settle(1);
+  lastPlaces.set(method.name, goal);
+  return { chart, links: kept.length, even };
+}
+function upToScore(method, client, round) {
+  for (let r = Math.min(round, method.clients.personal.length); r > 0; r--) {
+    const v = method.clients.personal[r - 1][client];
+    if (known(v)) return v;
+  }
+  return null;
+}
+
+function drawMatrix(place, method, frame, part, round, graph) {
+  const federation = federationOf(method),
+    order = orderOf(method, round),
+    weight = weightsOf(method, frame, part),
+    n = order.length,
+    paint = nodeColour(method, round);
+  let most = 0,
+    least = 1;
+  for (let i = 0; i < n; i++)
+    for (let j = 0; j < n; j++)
+      if (i !== j || n === 1) {
+        most = Math.max(most, weight(i, j));
+        least = Math.min(least, weight(i, j));
+      }
+  if (most === 0) for (let i = 0; i < n; i++) most = Math.max(most, weight(i, i));
+  const from = state.stretch ? least : 0,
+    span = most - from || 1;
+  const canvas = heatMap(place, {
+    rows: n,
+    columns: n,
+    value: (i, j) => (weight(order[i], order[j]) - from) / span,
+    gap: 1,
+    strip: (i) => paint(order[i]),
+    stripAcross: (j) => paint(order[j]),
+    hover: (i, j) => matrixTip(federation, weight, order[i], order[j]),
+    onCell: (i) => graph && graph.chart.highlight(i === null ? null : order[i]),
+    label: `Mixing matrix of round ${frame.round}, ${n} by ${n} clients. The largest share taken from another client is ${percent(most)}.`,
+  });
+  canvas.dataset.round = frame.round;
+  canvas.id = "matrix";
+  return { from, most };
+}
+function matrixTip(federation, weight, i, j) {
+  const alike = likeness(federation),
+    kin = federation.kin ? (federation.kin[i] === federation.kin[j] ? "the same" : "different") : null;
+  const what = i === j ? "keeps of its own model" : `takes from ${federation.names[j]}`;
+  return [
+    el("b", {}, federation.names[i]),
+    rows([
+      [what, percent(weight(i, j), 2)],
+      i !== j && alike && ["likeness of labels", percent(alike(i, j), 0)],
+      i !== j && kin && ["hidden groups", kin],
+    ]),
+  ];
+}
+function drawTruth(place, method, round) {
+  const federation = federationOf(method),
+    order = orderOf(method, round),
+    n = order.length,
+    alike = likeness(federation);
+  const groups = federation.kin && state.truth !== "labels";
+  const value = groups
+    ? (i, j) => (federation.kin[order[i]] === federation.kin[order[j]] ? 0.75 : 0)
+    : (i, j) => alike(order[i], order[j]);
+  const paint = (c) => (federation.kin && known(federation.kin[c]) ? colour(federation.kin[c]) : NEUTRAL());
+  heatMap(place, {
+    rows: n,
+    columns: n,
+    value,
+    gap: 1,
+    strip: federation.kin ? (i) => paint(order[i]) : null,
+    stripAcross: federation.kin ? (j) => paint(order[j]) : null,
+    label: groups ? "Which clients are of the same hidden group" : "How alike the clients' label distributions are",
+    hover: (i, j) => {
+      const [a, b] = [order[i], order[j]];
+      return [
+        el("b", {}, `${federation.names[a]} and ${federation.names[b]}`),
+        rows([
+          alike && ["likeness of labels", percent(alike(a, b), 0)],
+          federation.kin && ["hidden groups", `${federation.kin[a]} and ${federation.kin[b]}`],
+        ]),
+      ];
+    },
+  });
+}
+
+// ---- the section
+let timer = null;
+function stopPlaying() {
+  clearInterval(timer);
+  timer = null;
+  const button = document.getElementById("play");
+  if (button) button.textContent = "▶ Play";
+}
+function renderRelation() {
+  const body = document.querySelector("#relation .body"),
+    method = DATA.methods[state.method],
+    federation = federationOf(method);
+  const top = Math.max(1, method.runs[0].rounds),
+    round = state.round === null ? top : Math.min(state.round, top);
+  const parts = partsOf(method),
+    part = parts.includes(state.part) ? state.part : parts[0];
+  const output = el("output", { for: "round", id: "round-said" });
+  const slider = el("input", {
+    type: "range",
+    id: "round",
+    min: 1,
+    max: top,
+    value: round,
+    "aria-label": "Round",
+    oninput: (event) => {
+      stopPlaying();
+      goTo(Number(event.target.value));
+    },
+  });
+  const play = el(
+    "button",
+    {
+      type: "button",
+      id: "play",
+      onclick: () => {
+        if (timer) {
+          stopPlaying();
+          return;
+        }
+        if (Number(slider.value) >= top) {
+          slider.value = 1;
+          goTo(1);
+        }
+        play.textContent = "❚❚ Pause";
+        const pace = Math.max(160, Math.min(700, 12000 / top));
+        timer = setInterval(() => {
+          const next = Number(slider.value) + 1;
+          if (next > top) {
+            stopPlaying();
+            return;
+          }
+          slider.value = next;
+          goTo(next);
+        }, pace);
+      },
+    },
+    timer ? "❚❚ Pause" : "▶ Play",
+  );
+  const content = el("div", { class: "panels" });
+  body.replaceChildren(
+    el(
+      "p",
+      { class: "note" },
+      "A client's next model is a mix of what clients sent. Move the slider to see the mix change from round to round; point at a client or a cell to read it.",
+    ),
+    el("div", { class: "controls" }, methodChoice()),
+    el(
+      "div",
+      { class: "roundbar" },
+      play,
+      slider,
+      output,
+      parts.length > 1
+        ? selectBox(
+            "part of the model",
+            parts.map((p) => [p, p]),
+            part,
+            (v) => {
+              state.part = v;
+              renderRelation();
+            },
+          )
+        : null,
+    ),
+    content,
+  );
+  function goTo(now) {
+    state.round = now >= top ? null : now;
+    draw(now);
+  }
+  function draw(now) {
+    output.textContent = `Round ${now} of ${method.runs[0].planned}`;
+    const held = content.offsetHeight;
+    content.style.minHeight = `${held}px`;
+    content.replaceChildren();
+    relationPanels(content, method, now, part);
+    methodPanels(content, method, now);
+    content.style.minHeight = "";
+  }
+  draw(round);
+}
+function relationPanels(content, method, round, part) {
+  const federation = federationOf(method),
+    clusters = clustersAt(method, round);
+  if (!method.mixing) {
+    content.append(
+      panel(
+        "",
+        "No mixing matrix",
+        null,
+        missing(
+          `${method.name} wrote no matrix of who learns from whom: it merges models in a way that is no mix of clients' models, or there are too many clients to write it down.`,
+        ),
+      ),
+    );
+    return;
+  }
+  const frame = frameAt(method, round);
+  const colours = colouring(method);
+  const graphBox = el("div", {}),
+    matrixBox = el("div", {}),
+    truthBox = el("div", {}),
+    kinBox = el("div", {});
+  const again = (key) => (value) => {
+    state[key] = value;
+    renderRelation();
+  };
+  const graphNote = el("p", { class: "note" }),
+    matrixNote = el("p", { class: "note" });
+  const shownAt =
+    frame.round === round ? "" : ` The matrix shown is of round ${frame.round}, the last one kept by then.`;
+  const orders = [
+    ["", clusters ? "cluster" : federation.kin ? "hidden group" : "main label"],
+    clusters && federation.kin && ["group", "hidden group"],
+    ["number", "client number"],
+  ].filter(Boolean);
+  content.append(
+    el(
+      "div",
+      { class: "controls all" },
+      colours.length ? selectBox("colour by", colours, colours[0][0], again("colour")) : null,
+      federation.labels
+        ? selectBox(
+            "nearness",
+            [
+              ["mixing", "learning from each other"],
+              ["labels", "likeness of labels"],
+            ],
+            state.place,
+            again("place"),
+          )
+        : null,
+      selectBox("order by", orders, orders.some(([v]) => v === state.order) ? state.order : "", again("order")),
+      federation.kin && federation.labels
+        ? selectBox(
+            "truth",
+            [
+              ["groups", "hidden groups"],
+              ["labels", "likeness of labels"],
+            ],
+            state.truth,
+            again("truth"),
+          )
+        : null,
+      checkBox("shade from the least to the most", state.stretch, again("stretch")),
+    ),
+    panel("w4", "Clients", null, graphBox, graphNote),
+    panel(
+      "w4",
+      "Mixing matrix",
+      null,
+      matrixBox,
+      matrixNote,
+      numbers(["learns", ...federation.names], () => {
+        const weight = weightsOf(method, frame, part);
+        return federation.names.map((name, i) => [name, ...federation.names.map((_, j) => percent(weight(i, j), 2))]);
+      }),
+    ),
+    panel(
+      "w4",
+      federation.kin && state.truth !== "labels" ? "The truth: hidden groups" : "The truth: likeness of labels",
+      null,
+      federation.kin || likeness(federation)
+        ? truthBox
+        : missing("The history holds neither labels nor groups of the clients."),
+      kinBox,
+    ),
+  );
+  const graph = drawGraph(graphBox, method, frame, part, round);
+  const { from, most } = drawMatrix(matrixBox, method, frame, part, round, graph);
+  const self = mean([...Array(sizeOf(method)).keys()].map((i) => weightsOf(method, frame, part)(i, i)));
+  graphNote.textContent =
+    self > 0.9999
+      ? "In this round every client keeps its own model: nobody learns from another."
+      : graph.links
+        ? `A dot is a client, its area its training rows. A line joins two of whom one takes more than an even share, ${percent(graph.even)}, from the other${graph.links >= 420 ? " (the strongest 420)" : ""}.`
+        : "Nobody takes more than an even share from another: everybody learns alike from everybody.";
+  matrixNote.append(
+    `Row: who learns; column: from whom. ${percent(from, 1)}`,
+    rampBar(),
+    `${percent(most, 1)} of another client's model; a client keeps ${percent(self)} of its own on average.${shownAt}`,
+  );
+  if (federation.kin || likeness(federation)) drawTruth(truthBox, method, round);
+  const kin = kinship(method, frame, part);
+  if (kin && known(kin.kin))
+    kinBox.append(
+      el(
+        "p",
+        { class: "note" },
+        federation.kin
+          ? `Of what clients take from others, ${percent(kin.kin, 0)} comes from their own hidden group; an even mix would take ${percent(kin.chance, 0)}.`
+          : `Those a client learns from have labels that are ${percent(kin.kin, 0)} like its own; an even mix: ${percent(kin.chance, 0)}.`,
+      ),
+    );
+  const rand = exactly(method.facts.rand_index, round);
+  if (rand && known(rand[1]) && federation.kin)
+    kinBox.append(el("p", { class: "note" }, `Rand index of clusters against hidden groups: ${rand[1].toFixed(2)}.`));
+}

@@ -1,0 +1,771 @@
+// The sections that are not about relations: result, learning, who benefits, clients, costs, how it was made.
+
+// ---- result
+function renderResult() {
+  const body = document.querySelector("#result .body"),
+    reference = byName(DATA.reference),
+    several = DATA.methods.length > 1;
+  const columns = [
+    ["method", (m) => m.name, (m) => m.name.replaceAll(",", ",\u200b"), null], // a long name may break at its commas
+    [
+      "personal",
+      (m) => headline(m, "personal"),
+      (m) => withSpread(headline(m, "personal"), spread(m, "personal")),
+      "max",
+    ],
+    ["received", (m) => headline(m, "received"), (m) => percent(headline(m, "received")), "max"],
+    ["std over clients", (m) => headline(m, "personal", "std"), (m) => percent(headline(m, "personal", "std")), "min"],
+    [
+      "worst tenth",
+      (m) => headline(m, "personal", "worst_decile"),
+      (m) => percent(headline(m, "personal", "worst_decile")),
+      "max",
+    ],
+    reference && several
+      ? [
+          "gain over local",
+          (m) => (m === reference ? null : mean(gains(m, reference).map((g) => g.gain))),
+          (m) => (m === reference ? "–" : points(mean(gains(m, reference).map((g) => g.gain)))),
+          "max",
+        ]
+      : null,
+    ["rounds", (m) => mean(over(m, (r) => r.rounds)), roundsText, null],
+    ["bytes", (m) => mean(over(m, (r) => r.down + r.up)), (m) => bytes(mean(over(m, (r) => r.down + r.up))), "min"],
+    [
+      "simulated time",
+      (m) => mean(over(m, (r) => r.compute + r.communication)),
+      (m) => duration(mean(over(m, (r) => r.compute + r.communication))),
+      "min",
+    ],
+    ["on this machine", (m) => mean(over(m, (r) => r.wall)), (m) => duration(mean(over(m, (r) => r.wall))), "min"],
+  ].filter(Boolean);
+  const best = columns.map(([, value, , better]) => {
+    const values = DATA.methods.map(value).filter(known);
+    return better && several && values.length ? Math[better](...values) : null;
+  });
+  const order = DATA.methods.map((_, i) => i);
+  if (state.sort) {
+    const [, value] = columns[state.sort[0]];
+    order.sort((a, b) => {
+      const [p, q] = [value(DATA.methods[a]), value(DATA.methods[b])];
+      return state.sort[1] * (typeof p === "string" ? p.localeCompare(q) : (p ?? -Infinity) - (q ?? -Infinity));
+    });
+  }
+  const table = el(
+    "table",
+    { class: "result", id: "headline" },
+    el("caption", { class: "unseen" }, "Accuracy and costs of each method"),
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        columns.map(([name], k) =>
+          el(
+            "th",
+            {
+              scope: "col",
+              "aria-sort": state.sort?.[0] === k ? (state.sort[1] > 0 ? "ascending" : "descending") : null,
+            },
+            several
+              ? el(
+                  "button",
+                  {
+                    type: "button",
+                    "data-control": `sort ${k}`,
+                    onclick: acting(() => {
+                      state.sort = state.sort?.[0] === k ? (state.sort[1] === -1 ? [k, 1] : null) : [k, -1];
+                      renderResult();
+                    }),
+                  },
+                  `${name}${state.sort?.[0] === k ? (state.sort[1] > 0 ? " ↑" : " ↓") : ""}`,
+                )
+              : name,
+          ),
+        ),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      order.map((i) =>
+        el(
+          "tr",
+          {
+            class: several && i === state.method ? "chosen" : null,
+            "data-method": DATA.methods[i].name,
+            onclick: () => {
+              if (several) {
+                state.method = i;
+                renderAll(["result", "learning", "relation", "benefit"]);
+              }
+            },
+          },
+          columns.map(([, value, text], k) =>
+            el(
+              "td",
+              { class: best[k] !== null && value(DATA.methods[i]) === best[k] ? "best" : null },
+              k === 0 ? el("span", { class: "swatch", css: { background: methodColour(i) } }) : null,
+              text(DATA.methods[i]),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+  const seeds = Math.max(...DATA.methods.map((m) => counted(m).length));
+  body.replaceChildren(
+    tiles(reference),
+    el("div", { class: "wide" }, table),
+    el(
+      "p",
+      { class: "note", css: { marginTop: "10px" } },
+      "Accuracy on each client's own test rows after the last round, mean over all clients. personal: the model a client uses; received: the model as sent to it.",
+      seeds > 1
+        ? ` Means over ${DATA.methods.every((m) => counted(m).length === seeds) ? "" : "up to "}${seeds} seeds, ± their standard deviation.`
+        : "",
+      several ? " Bold: the best of a column. A click on a row chooses the method for the panels below." : "",
+    ),
+    ...warnings(),
+  );
+}
+const withSpread = (value, std) => (known(std) ? `${percent(value)} ± ${(100 * std).toFixed(1)}` : percent(value));
+const roundsText = (m) => {
+  const run = counted(m)[0];
+  return run.finished ? String(run.rounds) : `${run.rounds} of ${run.planned}`;
+};
+function tiles(reference) {
+  const federation = DATA.federations[0],
+    ranked = DATA.methods
+      .filter((m) => known(headline(m, "personal")))
+      .sort((a, b) => headline(b, "personal") - headline(a, "personal"));
+  const tile = (value, text) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, text));
+  if (!ranked.length) return el("p", { class: "lead" }, "Nothing was measured yet.");
+  const best = ranked[0],
+    gain = reference && best !== reference ? gains(best, reference) : [];
+  return el(
+    "div",
+    { class: "tiles" },
+    tile(
+      percent(headline(best, "personal")),
+      DATA.methods.length > 1
+        ? `personal accuracy of ${best.name}, the best of ${DATA.methods.length}`
+        : "personal accuracy, mean over clients",
+    ),
+    gain.length
+      ? tile(`${points(mean(gain.map((g) => g.gain)))} points`, "mean gain of its clients over training alone")
+      : null,
+    gain.length
+      ? tile(`${gain.filter((g) => g.gain < -LEVEL).length} of ${gain.length}`, "of them lose by it")
+      : tile(percent(headline(best, "personal", "worst_decile")), "mean of its worst tenth of clients"),
+    tile(
+      whole(federation.names.length),
+      `clients${federation.train ? `, ${whole(federation.train.reduce((a, b) => a + b, 0))} training rows` : ""}`,
+    ),
+  );
+}
+function warnings() {
+  const out = [];
+  for (const m of DATA.methods) {
+    if (m.sees_test) out.push(`${m.name} learned from test rows, as its paper does: its accuracies are optimistic.`);
+    const dropped = over(m, (r) => r.dropped).reduce((a, b) => a + b, 0);
+    if (dropped)
+      out.push(
+        `${m.name}: ${count(dropped, "reply was", "replies were")} dropped; the first: round ${m.runs.find((r) => r.dropped).dropped_first[0][0]}, ${m.runs.find((r) => r.dropped).dropped_first[0][2]}.`,
+      );
+    const open = m.runs.filter((r) => !r.finished);
+    if (open.length)
+      out.push(
+        `${m.name} is not finished: ${open.map((r) => `seed ${r.seed} is at round ${r.rounds} of ${r.planned}`).join(", ")}. ${open.length < m.runs.length ? "What is not finished is not counted in the tables." : "Its numbers are those of now."}`,
+      );
+  }
+  return out.map((text) => el("p", { class: "note" }, `⚠ ${text}`));
+}
+
+// ---- learning
+function renderLearning() {
+  const body = document.querySelector("#learning .body"),
+    box = el("div", {}),
+    several = DATA.methods.length > 1;
+  const isLoss = state.metric === "personal_loss";
+  const axis = { round: null, bytes: ["down", "up"], time: ["compute", "communication"] }[state.axis];
+  const position = (m) => {
+    if (!axis) return (round) => round;
+    let sum = 0;
+    const sums = m.costs[axis[0]].map((v, i) => (sum += v + m.costs[axis[1]][i]));
+    return (round) => sums[round - 1] ?? sum;
+  };
+  const series = DATA.methods.map((m, i) => {
+    const curve = m.curves[state.metric],
+      at = position(m),
+      chosen = i === state.method;
+    if (!curve) return { name: m.name, colour: methodColour(i), points: [] };
+    return {
+      name: m.name,
+      index: i,
+      colour: methodColour(i),
+      dash: methodDash(i),
+      width: chosen && several ? 3 : 2,
+      points: curve.round.map((r, k) => [at(r), curve.mean[k]]),
+      band: chosen ? curve.round.map((r, k) => [at(r), curve.low[k], curve.high[k]]) : null,
+      dots: new Set(m.swept.map(at)),
+      faint:
+        chosen && state.each
+          ? federationOf(m).names.map((_, c) =>
+              m.clients[state.metric].map((row, r) => [at(r + 1), row[c]]).filter((p) => known(p[1])),
+            )
+          : null,
+    };
+  });
+  const pick = (key) => (value) => {
+    state[key] = value;
+    renderLearning();
+  };
+  const lacking = series.filter((s) => !s.points.length).map((s) => s.name);
+  body.replaceChildren(
+    el(
+      "div",
+      { class: "controls" },
+      choice(
+        "What",
+        [
+          ["personal", "personal accuracy"],
+          ["received", "received accuracy"],
+          ["personal_loss", "personal loss"],
+        ],
+        state.metric,
+        pick("metric"),
+      ),
+      choice(
+        "Against",
+        [
+          ["round", "rounds"],
+          ["bytes", "bytes"],
+          ["time", "simulated time"],
+        ],
+        state.axis,
+        pick("axis"),
+      ),
+      checkBox("each client", state.each, pick("each")),
+    ),
+    el(
+      "figure",
+      { class: "panel" },
+      several ? legend(DATA.methods.map((m, i) => [m.name, methodColour(i)])) : null,
+      box,
+      el(
+        "p",
+        { class: "note" },
+        `Mean over clients. The band of ${DATA.methods[state.method].name} holds eight in ten of its clients. Dots: rounds after which all clients were measured; in the others, those that took part, during their work.${lacking.length ? ` Not measured for ${lacking.join(", ")}, where nothing is sent.` : ""}`,
+      ),
+      numbers(["round", ...DATA.methods.map((m) => m.name)], () =>
+        [...new Set(DATA.methods.flatMap((m) => m.curves[state.metric]?.round || []))]
+          .sort((a, b) => a - b)
+          .map((r) => [
+            String(r),
+            ...DATA.methods.map((m) => {
+              const curve = m.curves[state.metric],
+                k = curve ? curve.round.indexOf(r) : -1;
+              return k < 0 ? "–" : isLoss ? plain(curve.mean[k]) : percent(curve.mean[k], 2);
+            }),
+          ]),
+      ),
+    ),
+  );
+  lineChart(box, {
+    series,
+    height: Math.max(260, Math.min(400, innerHeight * 0.5)),
+    xLabel: { round: "round", bytes: "bytes in both directions", time: "simulated time" }[state.axis],
+    xFormat: { round: (v) => String(v), bytes, time: duration }[state.axis],
+    yFormat: isLoss ? plain : (v, fine) => percent(v, fine ? 2 : 0),
+    label: `Learning curves of ${DATA.methods.map((m) => m.name).join(", ")}`,
+    names: several,
+    onPick: (s) => {
+      state.method = s.index;
+      renderAll(["result", "learning", "relation", "benefit"]);
+    },
+  });
+}
+
+// ---- who benefits
+function renderBenefit() {
+  const body = document.querySelector("#benefit .body"),
+    method = DATA.methods[state.method],
+    reference = referenceOf();
+  if (!reference || DATA.methods.length < 2) {
+    renderAlone(body, method);
+    return;
+  }
+  const shown = DATA.methods.filter((m) => m !== reference),
+    strips = el("div", {}),
+    bars = el("div", { class: "wide" });
+  const chosen = method === reference ? shown[0] : method,
+    list = gains(chosen, reference),
+    losers = list.filter((g) => g.gain < -LEVEL).reverse(),
+    winners = list.filter((g) => g.gain > LEVEL);
+  const seeds = new Set(list.map((g) => g.seed)).size > 1;
+  const named = (g) => `${DATA.federations[g.federation].names[g.client]}${seeds ? ` (seed ${g.seed})` : ""}`;
+  body.replaceChildren(
+    el(
+      "p",
+      { class: "note" },
+      `A client's personal accuracy minus what it reaches with ${reference.name === DATA.reference ? "training alone" : reference.name}, at the same client and seed.`,
+    ),
+    el(
+      "div",
+      { class: "controls" },
+      methodChoice(),
+      selectBox(
+        "gain over",
+        DATA.methods.map((m) => [m.name, m.name]),
+        reference.name,
+        (v) => {
+          state.reference = v;
+          renderBenefit();
+        },
+      ),
+    ),
+    el(
+      "div",
+      { class: "panels" },
+      panel("w5", "All methods", "A tick is a client; the dot is their mean.", strips),
+      panel(
+        "w7",
+        `${chosen.name}: each client, sorted`,
+        null,
+        list.length
+          ? el(
+              "p",
+              { id: "benefit-said" },
+              `${winners.length} of ${list.length} gain, ${losers.length} lose, ${list.length - winners.length - losers.length} are level. Median ${points(list[Math.floor(list.length / 2)]?.gain)} points.`,
+            )
+          : missing(`There is no run of ${reference.name} on the same clients.`),
+        bars,
+        losers.length
+          ? el(
+              "p",
+              { class: "note" },
+              `Lose most: ${losers
+                .slice(0, 8)
+                .map((g) => `${named(g)} ${points(g.gain)}`)
+                .join(", ")}${losers.length > 8 ? ` and ${losers.length - 8} more` : ""}.`,
+            )
+          : null,
+        numbers(["client", "seed", reference.name, chosen.name, "gain"], () =>
+          list.map((g) => [
+            DATA.federations[g.federation].names[g.client],
+            String(g.seed),
+            percent(g.base, 2),
+            percent(g.value, 2),
+            points(g.gain, 2),
+          ]),
+        ),
+      ),
+    ),
+  );
+  gainStrips(strips, shown, reference, chosen);
+  if (list.length)
+    gainBars(bars, list, (g) =>
+      clientTip(DATA.federations[g.federation], g.client, [
+        seeds && ["seed", String(g.seed)],
+        [reference.name, percent(g.base)],
+        [chosen.name, percent(g.value)],
+        ["gain", `${points(g.gain)} points`],
+      ]),
+    );
+}
+function gainStrips(place, shown, reference, chosen) {
+  const lists = shown.map((m) => gains(m, reference)),
+    all = lists.flat().map((g) => g.gain);
+  if (!all.length) {
+    place.append(missing("No common clients."));
+    return;
+  }
+  const width = Math.max(260, place.clientWidth),
+    line = 34,
+    height = shown.length * line + 26,
+    left = Math.min(140, 20 + 7 * Math.max(...shown.map((m) => Math.min(17, m.name.length))));
+  const x = scale(Math.min(0, ...all), Math.max(0, ...all), left + 6, width - 46);
+  const chart = svg("svg", {
+    width,
+    height,
+    role: "img",
+    "aria-label": shown
+      .map((m, k) => `${m.name}: mean gain ${points(mean(lists[k].map((g) => g.gain)))} points`)
+      .join("; "),
+  });
+  for (const t of ticks(Math.min(0, ...all), Math.max(0, ...all), 4))
+    chart.append(
+      svg("line", { class: "grid", x1: x(t), x2: x(t), y1: 0, y2: height - 20 }),
+      svg("text", { x: x(t), y: height - 5, "text-anchor": "middle" }, points(t, 0)),
+    );
+  chart.append(svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height - 20, stroke: token("soft") }));
+  shown.forEach((m, k) => {
+    const y = k * line + line / 2,
+      i = DATA.methods.indexOf(m),
+      middle = mean(lists[k].map((g) => g.gain));
+    chart.append(
+      svg(
+        "g",
+        {
+          css: { cursor: "pointer" },
+          onclick: () => {
+            state.method = i;
+            renderAll(["result", "learning", "relation", "benefit"]);
+          },
+        },
+        svg("rect", {
+          x: 0,
+          y: y - line / 2 + 1,
+          width,
+          height: line - 2,
+          rx: 6,
+          fill: m === chosen ? token("accent") : "transparent",
+          opacity: m === chosen ? 0.1 : 1,
+        }),
+        svg(
+          "text",
+          { x: left - 6, y: y + 4, "text-anchor": "end", class: "strong" },
+          m.name.length > 17 ? `${m.name.slice(0, 16)}…` : m.name,
+        ),
+        lists[k].map((g) =>
+          svg("line", {
+            x1: x(g.gain),
+            x2: x(g.gain),
+            y1: y - 8,
+            y2: y + 8,
+            stroke: g.gain < -LEVEL ? token("lose") : token("gain"),
+            opacity: 0.55,
+            "stroke-width": 1.6,
+          }),
+        ),
+        known(middle)
+          ? [
+              svg("circle", {
+                cx: x(middle),
+                cy: y,
+                r: 5,
+                fill: token("ink"),
+                stroke: token("panel"),
+                "stroke-width": 1.5,
+              }),
+              svg("text", { x: width - 3, y: y + 4, "text-anchor": "end", class: "strong" }, points(middle)),
+            ]
+          : null,
+      ),
+    );
+  });
+  place.replaceChildren(chart);
+}
+function gainBars(place, list, told) {
+  const step = Math.max(5, Math.min(40, (place.clientWidth - 46) / list.length)),
+    width = Math.max(place.clientWidth, 46 + step * list.length),
+    height = 230;
+  const low = Math.min(0, ...list.map((g) => g.gain)),
+    high = Math.max(0, ...list.map((g) => g.gain)),
+    y = scale(low, high, height - 12, 12);
+  const chart = svg("svg", {
+    width,
+    height,
+    css: { maxWidth: "none" },
+    tabindex: 0,
+    role: "img",
+    id: "gain-bars",
+    "aria-label": `Gain of ${list.length} clients, from ${points(high)} to ${points(low)} points. Arrow keys walk through them.`,
+  });
+  for (const t of ticks(low, high, 5))
+    chart.append(
+      svg("line", { class: "grid", x1: 40, x2: width, y1: y(t), y2: y(t) }),
+      svg("text", { x: 34, y: y(t) + 4, "text-anchor": "end" }, points(t, 0)),
+    );
+  const bars = list.map((g, k) =>
+    svg("rect", {
+      x: 42 + k * step,
+      y: Math.min(y(0), y(g.gain)),
+      width: Math.max(1, step - (step > 8 ? 2 : 1)),
+      height: Math.max(1, Math.abs(y(g.gain) - y(0))),
+      fill: g.gain < -LEVEL ? token("lose") : token("gain"),
+      class: "bar",
+    }),
+  );
+  const targets = list.map((g, k) =>
+    svg("rect", {
+      x: 42 + k * step,
+      y: 0,
+      width: step,
+      height,
+      fill: "transparent",
+      class: "target",
+      onpointermove: (e) => showTip(told(g), e.clientX, e.clientY),
+      onpointerleave: hideTip,
+    }),
+  );
+  chart.append(...bars, svg("line", { x1: 40, x2: width, y1: y(0), y2: y(0), stroke: token("soft") }), ...targets);
+  let here = -1;
+  chart.addEventListener("keydown", (event) => {
+    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!move) return;
+    event.preventDefault();
+    here = Math.max(0, Math.min(list.length - 1, here + move));
+    const box = bars[here].getBoundingClientRect(),
+      content = told(list[here]);
+    showTip(content, box.left, box.top);
+    say(content.map((node) => node.textContent).join(" "));
+  });
+  chart.addEventListener("blur", hideTip);
+  place.replaceChildren(chart);
+}
+// Without a reference: what each client reaches.
+function renderAlone(body, method) {
+  const run = method.runs[0],
+    federation = federationOf(method),
+    bars = el("div", { class: "wide" });
+  const list = (run.last_personal || [])
+    .map((value, client) => ({ client, value, gain: value }))
+    .filter((g) => known(g.value))
+    .sort((a, b) => b.value - a.value);
+  body.replaceChildren(
+    el(
+      "p",
+      { class: "note" },
+      DATA.reference && DATA.methods.length < 2
+        ? "This is training alone; add runs of other methods to see what they gain: fedkin report DIR DIR …"
+        : "Who gains by learning together is known where there is a run of 'local' on the same clients: fedkin compare local …, or fedkin report DIR DIR-OF-LOCAL. Until then, what each client reaches:",
+    ),
+    el(
+      "figure",
+      { class: "panel" },
+      el("h3", {}, "Personal accuracy of each client, sorted"),
+      bars,
+      numbers(["client", "personal accuracy"], () =>
+        list.map((g) => [federation.names[g.client], percent(g.value, 2)]),
+      ),
+    ),
+  );
+  if (list.length)
+    gainBars(bars, list, (g) =>
+      clientTip(federation, g.client, [
+        ["personal accuracy", percent(g.value)],
+        known(run.last_received?.[g.client]) && ["as received", percent(run.last_received[g.client])],
+      ]),
+    );
+  else bars.append(missing("Nothing was measured yet."));
+}
+
+// ---- clients
+function renderClients() {
+  const body = document.querySelector("#clients .body"),
+    federation = DATA.federations[DATA.methods[state.method].runs[0].federation],
+    box = el("div", { class: "wide" });
+  if (!federation.labels) {
+    body.replaceChildren(missing("This history holds no labels of the clients."));
+    return;
+  }
+  const n = federation.names.length,
+    classes = Math.max(...federation.labels.map((l) => l?.length || 0));
+  const order = [...Array(n).keys()].sort(
+    (a, b) => (federation.group?.[a] ?? 0) - (federation.group?.[b] ?? 0) || a - b,
+  );
+  const told = [
+    count(n, "client"),
+    federation.train &&
+      `${[...new Set([Math.min(...federation.train), Math.max(...federation.train)])].map(whole).join(" to ")} training rows each`,
+    known(federation.mean_kld) && `mean pairwise KL divergence of labels ${plain(federation.mean_kld)}`,
+    federation.group && `${new Set(federation.group).size} hidden groups`,
+  ]
+    .filter(Boolean)
+    .join(", ");
+  body.replaceChildren(
+    el("p", { class: "note" }, `${told}.`),
+    el(
+      "figure",
+      { class: "panel" },
+      el("h3", {}, "Training rows by label and client"),
+      federation.kin
+        ? legend([...new Set(federation.kin)].sort((a, b) => a - b).map((g) => [`hidden group ${g}`, colour(g)]))
+        : null,
+      box,
+      numbers(
+        [
+          "client",
+          "hidden group",
+          "train",
+          "validation",
+          "test",
+          ...Array.from({ length: classes }, (_, k) => `label ${k}`),
+        ],
+        () =>
+          order.map((c) => [
+            federation.names[c],
+            String(federation.group?.[c] ?? "–"),
+            whole(federation.train?.[c]),
+            whole(federation.validation?.[c]),
+            whole(federation.test?.[c]),
+            ...federation.labels[c].map(whole),
+          ]),
+      ),
+    ),
+  );
+  const left = 34,
+    line = Math.max(9, Math.min(26, 330 / classes)),
+    step = Math.max(9, Math.min(72, (box.clientWidth - left - 10) / n)),
+    width = Math.max(left + 10 + step * n, 240),
+    height = classes * line + 30;
+  const most = Math.max(...federation.labels.flat()),
+    radius = (rowsHere) => Math.sqrt(rowsHere / most) * (Math.min(step, line) / 2) * 1.05;
+  const chart = svg("svg", {
+    width,
+    height,
+    css: { maxWidth: "none" },
+    role: "img",
+    id: "bubbles",
+    "aria-label": `Bubble plot of ${classes} labels by ${n} clients; the largest bubble is ${whole(most)} rows`,
+  });
+  for (let k = 0; k < classes; k++)
+    if (line >= 13 || k % Math.ceil(14 / line) === 0)
+      chart.append(
+        svg("line", { class: "grid", x1: left, x2: width, y1: (k + 0.5) * line + 4, y2: (k + 0.5) * line + 4 }),
+        svg("text", { x: left - 8, y: (k + 0.5) * line + 8, "text-anchor": "end" }, String(k)),
+      );
+  order.forEach((c, i) => {
+    const x = left + (i + 0.5) * step;
+    const column = svg("g", {
+      onpointermove: (e) => {
+        hit.setAttribute("opacity", 0.12);
+        showTip(
+          clientTip(federation, c, [
+            federation.validation && ["validation rows", whole(federation.validation[c])],
+            federation.test && ["test rows", whole(federation.test[c])],
+          ]),
+          e.clientX,
+          e.clientY,
+        );
+      },
+      onpointerleave: () => {
+        hit.setAttribute("opacity", 0);
+        hideTip();
+      },
+    });
+    const hit = svg("rect", { x: x - step / 2, y: 0, width: step, height, fill: token("ink"), opacity: 0 });
+    column.append(
+      hit,
+      ...federation.labels[c].map((v, k) =>
+        v
+          ? svg("circle", {
+              cx: x,
+              cy: (k + 0.5) * line + 4,
+              r: Math.max(0.8, radius(v)),
+              fill: federation.kin && known(federation.kin[c]) ? colour(federation.kin[c]) : token("accent"),
+              opacity: 0.85,
+            })
+          : "",
+      ),
+    );
+    if (step >= 20 || i % Math.ceil(22 / step) === 0)
+      column.append(svg("text", { x, y: height - 8, "text-anchor": "middle" }, String(c)));
+    chart.append(column);
+  });
+  box.replaceChildren(chart);
+}
+
+// ---- costs
+function renderCosts() {
+  const body = document.querySelector("#costs .body"),
+    traffic = el("div", {}),
+    time = el("div", {}),
+    average = (m, key) => mean(over(m, (r) => r[key])) || 0;
+  const shades = [token("accent"), token("second")];
+  body.replaceChildren(
+    el(
+      "p",
+      { class: "note" },
+      "Bytes are counted from the messages themselves. Simulated time: clients work side by side and the slowest counts, with the links and processors that the run assumes.",
+    ),
+    el(
+      "div",
+      { class: "panels" },
+      panel(
+        "w6",
+        "Bytes of the whole run",
+        null,
+        legend([
+          ["down, to clients", shades[0]],
+          ["up, to the server", shades[1]],
+        ]),
+        traffic,
+      ),
+      panel(
+        "w6",
+        "Simulated time of the whole run",
+        null,
+        legend([
+          ["compute", shades[0]],
+          ["communication", shades[1]],
+        ]),
+        time,
+        numbers(["method", "bytes down", "bytes up", "compute", "communication", "GFLOPs"], () =>
+          DATA.methods.map((m) => [
+            m.name,
+            bytes(average(m, "down")),
+            bytes(average(m, "up")),
+            duration(average(m, "compute")),
+            duration(average(m, "communication")),
+            plain(average(m, "flops") / 1e9),
+          ]),
+        ),
+      ),
+    ),
+  );
+  stackedBars(traffic, {
+    items: DATA.methods.map((m) => ({ name: m.name, parts: [average(m, "down"), average(m, "up")] })),
+    parts: ["down, to clients", "up, to the server"],
+    shades,
+    format: bytes,
+    label: "Bytes by direction",
+  });
+  stackedBars(time, {
+    items: DATA.methods.map((m) => ({ name: m.name, parts: [average(m, "compute"), average(m, "communication")] })),
+    parts: ["compute", "communication"],
+    shades,
+    format: duration,
+    label: "Simulated compute and communication time",
+  });
+}
+
+// ---- how it was made
+function renderMade() {
+  const body = document.querySelector("#made .body"),
+    commands = [...new Set(DATA.methods.map((m) => m.command).filter(Boolean))],
+    environment = DATA.methods[0].environment;
+  const settings = (m) =>
+    Object.entries(m.parameters)
+      .map(([k, v]) => `${k.replaceAll("_", " ")} ${typeof v === "object" ? JSON.stringify(v) : v}`)
+      .join(", ");
+  body.replaceChildren(
+    el("h3", {}, commands.length > 1 ? "Commands" : "Command"),
+    commands.length
+      ? el("pre", { id: "command" }, commands.join("\n"))
+      : missing("The run was not started from the command line, or did not write down how."),
+    el("h3", {}, "Evaluation"),
+    el("p", {}, DATA.evaluation),
+    el("h3", {}, "Methods and their settings"),
+    el(
+      "dl",
+      { class: "stack" },
+      DATA.methods.flatMap((m) => [el("dt", {}, m.name), el("dd", {}, settings(m) || "no settings of its own")]),
+    ),
+    el("h3", {}, "Environment"),
+    el(
+      "p",
+      {},
+      Object.entries(environment)
+        .map(([k, v]) => `${k} ${v}`)
+        .join(", ") || "not written down",
+    ),
+    el("h3", {}, "Folders"),
+    el("p", { class: "note" }, DATA.methods.flatMap((m) => m.runs.map((r) => r.folder)).join(", ")),
+    el("h3", {}, "To cite"),
+    el("pre", { id: "bibtex" }, DATA.bibtex),
+  );
+}

@@ -1,0 +1,291 @@
+// Elements, numbers for people, colours, the tooltip. Text always goes in as text nodes: a client's name is never markup.
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key === "css") Object.assign(node.style, value);
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child);
+  return node;
+}
+const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+// ---- numbers for people
+const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)} %` : "–");
+const minus = (text) => text.replace("-", "−");
+const points = (value, digits = 1) =>
+  known(value) ? minus(`${value > 0 ? "+" : ""}${(100 * value).toFixed(digits)}`) : "–";
+const plain = (value) => (known(value) ? minus(String(Number(value.toPrecision(4)))) : "–");
+const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "–");
+function bytes(value) {
+  if (!known(value)) return "–";
+  for (const unit of ["B", "kB", "MB", "GB"]) {
+    if (value < 1000) return `${unit === "B" || value >= 100 ? value.toFixed(0) : value.toFixed(1)} ${unit}`;
+    value /= 1000;
+  }
+  return `${value.toFixed(1)} TB`;
+}
+function duration(seconds) {
+  if (!known(seconds)) return "–";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${seconds.toFixed(0)} s`;
+  if (seconds < 7200) return `${(seconds / 60).toFixed(seconds < 600 ? 1 : 0)} min`;
+  return `${(seconds / 3600).toFixed(1)} h`;
+}
+const count = (number, one, many) => `${whole(number)} ${number === 1 ? one : many || `${one}s`}`;
+const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : null);
+function deviation(values) {
+  if (values.length < 2) return null;
+  const middle = mean(values);
+  return Math.sqrt(values.reduce((sum, v) => sum + (v - middle) ** 2, 0) / (values.length - 1));
+}
+
+// ---- scales
+function scale(low, high, from, to) {
+  const width = high - low || 1;
+  const at = (value) => from + ((value - low) / width) * (to - from);
+  at.back = (place) => low + ((place - from) / (to - from)) * width;
+  return at;
+}
+function ticks(low, high, wanted = 5) {
+  const rough = (high - low || 1) / wanted;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough);
+  const out = [];
+  for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step)
+    out.push(Number(v.toPrecision(12)));
+  return out;
+}
+
+// ---- colours: Okabe and Ito's, told apart by the colour-blind; darker or lighter by theme
+const COLOURS = {
+  light: ["#0072b2", "#d55e00", "#009e73", "#a8518a", "#b07d00", "#3a9bd9", "#6b4fa0", "#5f6b2d", "#8c2d2d", "#2f7f8f"],
+  dark: ["#56a9e8", "#f08a4b", "#2fc79b", "#dd93c0", "#e6b93c", "#8fd0f7", "#b39ddb", "#b5c26a", "#e58a8a", "#6cc7d6"],
+};
+const DASHES = ["", "7 3", "2 3", "9 3 2 3", "5 5", "1 4", "12 4"];
+const theme = () => document.documentElement.dataset.theme;
+const colour = (index) => COLOURS[theme()][((index % 10) + 10) % 10];
+const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const NEUTRAL = () => (theme() === "dark" ? "#7b8594" : "#8a929d");
+// a method keeps its colour through the page; training alone is the grey one
+function methodColour(index) {
+  if (DATA.methods[index].name === DATA.reference) return NEUTRAL();
+  const before = DATA.methods.slice(0, index).filter((m) => m.name !== DATA.reference).length;
+  return colour(before);
+}
+const methodDash = (index) =>
+  DATA.methods[index].name === DATA.reference ? "3 3" : DASHES[Math.floor(index / 8) % DASHES.length];
+const RAMPS = {
+  light: [
+    [246, 249, 252],
+    [198, 221, 240],
+    [107, 174, 214],
+    [33, 113, 181],
+    [8, 48, 107],
+  ],
+  dark: [
+    [32, 38, 47],
+    [33, 68, 102],
+    [39, 117, 168],
+    [96, 177, 222],
+    [224, 243, 255],
+  ],
+};
+function ramp(share) {
+  const stops = RAMPS[theme()];
+  const place = Math.max(0, Math.min(1, share)) * (stops.length - 1);
+  const low = Math.min(stops.length - 2, Math.floor(place));
+  return stops[low].map((c, i) => Math.round(c + (place - low) * (stops[low + 1][i] - c)));
+}
+const rgb = ([r, g, b]) => `rgb(${r},${g},${b})`;
+const hexRgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+const onRamp = (share) => ((theme() === "dark") !== share > 0.55 ? "#ffffff" : "#16191d");
+const rampBar = () =>
+  el("span", {
+    class: "ramp",
+    css: { background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((s) => rgb(ramp(s))).join(",")})` },
+  });
+
+// ---- the tooltip, and the same words for those who do not see it
+const tip = document.getElementById("tip");
+function showTip(content, x, y) {
+  tip.replaceChildren(...[content].flat());
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  tip.style.left = `${Math.max(6, Math.min(x + 14, innerWidth - width - 8))}px`;
+  tip.style.top = `${y + height + 24 > innerHeight ? Math.max(6, y - height - 12) : y + 14}px`;
+}
+const hideTip = () => {
+  tip.hidden = true;
+};
+const say = (text) => {
+  document.getElementById("said").textContent = text;
+};
+addEventListener("scroll", hideTip, { passive: true });
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape") hideTip();
+});
+
+const rows = (pairs) =>
+  el(
+    "table",
+    {},
+    el(
+      "tbody",
+      {},
+      pairs.filter(Boolean).map(([k, v]) => el("tr", {}, el("td", {}, k), el("td", {}, v))),
+    ),
+  );
+
+// Who a client is: its rows and its labels.
+function clientTip(federation, client, more) {
+  const labels = federation.labels && federation.labels[client];
+  const group = federation.group && federation.group[client];
+  return [
+    el("b", {}, federation.names[client]),
+    rows([
+      federation.train && ["training rows", whole(federation.train[client])],
+      known(group) && ["hidden group", String(group)],
+      ...(more || []),
+    ]),
+    labels ? labelBars(labels) : null,
+  ].filter(Boolean);
+}
+function labelBars(labels) {
+  const width = 190,
+    height = 34,
+    most = Math.max(...labels, 1),
+    step = width / labels.length;
+  return svg(
+    "svg",
+    { width, height: height + 14, role: "img", "aria-label": `rows by label: ${labels.join(", ")}` },
+    labels.map((n, i) =>
+      svg("rect", {
+        x: i * step + 0.5,
+        y: height - (n / most) * height,
+        width: Math.max(1, step - 1),
+        height: (n / most) * height,
+        fill: token("accent"),
+      }),
+    ),
+    svg("line", { x1: 0, x2: width, y1: height, y2: height, class: "axis" }),
+    labels.length <= 20
+      ? labels.map((_, i) =>
+          svg("text", { x: (i + 0.5) * step, y: height + 12, "text-anchor": "middle", "font-size": 10 }, String(i)),
+        )
+      : null,
+  );
+}
+
+// ---- parts that many panels have
+// A control that is used is drawn anew: the focus goes to its successor, for those who work by keyboard.
+function acting(action) {
+  return (event) => {
+    const { dataset } = event.currentTarget,
+      section = event.currentTarget.closest("section").id;
+    action(event);
+    document.querySelector(`#${section} [data-control="${dataset.control}"]`)?.focus({ preventScroll: true });
+  };
+}
+function choice(label, options, current, pick) {
+  return el(
+    "span",
+    { class: "choice", role: "group", "aria-label": label },
+    options.map(([value, text, swatch]) =>
+      el(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(value === current),
+          onclick: acting(() => pick(value)),
+          "data-control": `${label} ${value}`,
+        },
+        swatch ? el("span", { class: "swatch", css: { background: swatch } }) : null,
+        text,
+      ),
+    ),
+  );
+}
+function selectBox(label, options, current, pick) {
+  return el(
+    "label",
+    {},
+    label,
+    el(
+      "select",
+      { "data-control": label, onchange: acting((event) => pick(event.target.value)) },
+      options.map(([value, text]) => el("option", { value, selected: value === current }, text)),
+    ),
+  );
+}
+const checkBox = (label, current, pick) =>
+  el(
+    "label",
+    {},
+    el("input", {
+      type: "checkbox",
+      "data-control": label,
+      checked: current,
+      onchange: acting((event) => pick(event.target.checked)),
+    }),
+    label,
+  );
+function panel(width, title, note, ...content) {
+  return el(
+    "figure",
+    { class: `panel ${width}` },
+    el("h3", {}, title),
+    note ? el("p", { class: "note" }, note) : null,
+    content,
+  );
+}
+// The numbers behind a chart, made when they are asked for.
+function numbers(header, makeRows) {
+  const box = el("details", {}, el("summary", {}, "Show the numbers"));
+  box.addEventListener("toggle", () => {
+    if (!box.open || box.querySelector("table")) return;
+    box.append(
+      el(
+        "div",
+        { class: "wide" },
+        el(
+          "table",
+          { class: "small" },
+          el(
+            "thead",
+            {},
+            el(
+              "tr",
+              {},
+              header.map((h) => el("th", { scope: "col" }, h)),
+            ),
+          ),
+          el(
+            "tbody",
+            {},
+            makeRows().map((row) =>
+              el(
+                "tr",
+                {},
+                row.map((cell) => el("td", {}, cell)),
+              ),
+            ),
+          ),
+        ),
+      ),
+    );
+  });
+  return box;
+}
+const legend = (items) =>
+  el(
+    "div",
+    { class: "legend" },
+    items.map(([text, swatch]) => el("span", {}, el("span", { class: "swatch", css: { background: swatch } }), text)),
+  );
+const missing = (text) => el("p", { class: "missing" }, text);

@@ -1,0 +1,236 @@
+"""Figures for papers, in one style: readable in greyscale and by the colour-blind, of a column's or a page's width."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.report import page
+from fedkin.report.read import FINE
+
+FORMATS = ("pdf", "png", "svg")
+# Okabe and Ito's, from dark to light; lines are told apart by their dashes and marks too
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+COLUMN, PAGE = 3.4, 7.0  # inches
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.titlesize": 8,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,  # letters stay letters: journals refuse the other kind
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedkin",
+    "figure.constrained_layout.use": True,
+}
+
+
+def write(paths: Sequence[str | Path], out: str | Path | None = None, format: str = "pdf") -> list[Path]:
+    """Every figure that these folders have data for; the same data give the same file."""
+    import matplotlib
+
+    if format not in FORMATS:
+        raise ValueError(f"format='{format}' must be one of {', '.join(FORMATS)}.")
+    data = page.build(paths)
+    place = Path(out) if out is not None else Path(paths[0]) / "figures"
+    place.mkdir(parents=True, exist_ok=True)
+    drawings: dict[str, Callable[[], Any]] = {
+        "learning": partial(learning, data),
+        "gains": partial(gains, data),
+        "partition": partial(partition, data),
+        "costs": partial(costs, data),
+    }
+    for method in data["methods"]:
+        name = "".join(c if c.isalnum() or c in "-_=." else "-" for c in method["name"])
+        drawings[f"mixing-{name}"] = partial(mixing, data, method)
+        drawings[f"clusters-{name}"] = partial(clusters, data, method)
+    written = []
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format]
+    with matplotlib.rc_context(STYLE):
+        for name, draw in drawings.items():
+            if (figure := draw()) is not None:
+                figure.savefig(place / f"{name}.{format}", dpi=300, metadata=undated)
+                written.append(place / f"{name}.{format}")
+    return written
+
+
+def _axes(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    return figure, figure.subplots(1, columns)
+
+
+def _look(index: int) -> dict[str, Any]:
+    return {"color": COLOURS[index % 8], "linestyle": DASHES[index % 7], "marker": MARKS[index % 8]}
+
+
+def _name(data: dict[str, Any], method: dict[str, Any]) -> str:
+    """Without its options, unless they tell it from another."""
+    base: str = method["name"].split(",")[0]
+    alone = [m["name"].split(",")[0] for m in data["methods"]].count(base) == 1
+    return base if alone else method["name"].replace(",", ",\n")
+
+
+def learning(data: dict[str, Any]) -> Any:
+    """Mean personal accuracy by round; the band holds eight in ten clients, of a single method only."""
+    figure, axes = _axes(COLUMN, 2.3 + 0.13 * (len(data["methods"]) // 3))
+    drawn = 0
+    for index, method in enumerate(data["methods"]):
+        curve = method["curves"]["personal"]
+        if curve is None:
+            continue
+        drawn += 1
+        rounds = np.array(curve["round"])
+        percent = {key: 100 * np.array(curve[key], float) for key in ("mean", "low", "high")}
+        axes.plot(
+            rounds, percent["mean"], label=_name(data, method), markevery=max(1, len(rounds) // 8), **_look(index)
+        )
+        if len(data["methods"]) == 1:
+            axes.fill_between(rounds, percent["low"], percent["high"], color="0.85", linewidth=0)
+    if not drawn:
+        return None
+    axes.set(xlabel="round", ylabel="personal accuracy (%)")
+    if len(data["methods"]) > 1:
+        figure.legend(loc="outside lower center", ncols=3, handlelength=3)
+    return figure
+
+
+def gains(data: dict[str, Any]) -> Any:
+    """Each client's gain over training alone, as boxes with the clients on top."""
+    reference = next((m for m in data["methods"] if m["name"] == data["reference"]), None)
+    others = [m for m in data["methods"] if m is not reference]
+    if reference is None or not others:
+        return None
+    pairs = [100 * np.array(gain_over(m, reference)) for m in others]
+    if not any(len(p) for p in pairs):
+        return None
+    figure, axes = _axes(COLUMN, 0.6 + 0.32 * len(others))
+    places = range(len(others), 0, -1)
+    axes.axvline(0, color="0.5", linewidth=0.8)
+    axes.boxplot(
+        pairs, positions=list(places), orientation="horizontal", widths=0.55, showfliers=False,
+        medianprops={"color": "black", "linewidth": 1.4}, boxprops={"linewidth": 0.7}, whiskerprops={"linewidth": 0.7},
+    )  # fmt: skip
+    for values, place in zip(pairs, places):
+        spread = 0.16 * np.sin(np.arange(len(values)) * 2.4)  # fixed, so that the figure is always the same
+        axes.plot(values, place + spread, ".", color="#0072B2", alpha=0.5, markersize=3)
+    axes.set_yticks(list(places), [_name(data, m) for m in others])
+    axes.set_xlabel("gain over local, by client (points)")
+    return figure
+
+
+def gain_over(method: dict[str, Any], reference: dict[str, Any]) -> list[float]:
+    """Differences at the same client and seed."""
+    out = []
+    for run in method["runs"]:
+        for other in reference["runs"]:
+            if (other["federation"], other["seed"]) == (run["federation"], run["seed"]):
+                both = zip(run.get("last_personal", []), other.get("last_personal", []))
+                out += [a - b for a, b in both if a is not None and b is not None]
+    return out
+
+
+def partition(data: dict[str, Any]) -> Any:
+    """Labels by clients: the area of a bubble is the number of rows."""
+    labels = data["federations"][0]["labels"]
+    if not labels:
+        return None
+    counts = np.array(labels, float)
+    figure, axes = _axes(PAGE if len(counts) > 30 else COLUMN, 2.2)
+    client, label = np.nonzero(counts)
+    size = counts[client, label] / counts.max()
+    axes.scatter(client, label, s=size * (2200 / max(len(counts), 20)), color="#0072B2", linewidth=0)
+    axes.set(xlabel="client", ylabel="label", xlim=(-1, len(counts)), ylim=(-0.8, counts.shape[1] - 0.2))
+    return figure
+
+
+def costs(data: dict[str, Any]) -> Any:
+    """Bytes by direction and simulated time, stacked, by method."""
+    methods = data["methods"]
+    figure, (left, right) = _axes(PAGE, 0.7 + 0.22 * len(methods), 2)
+    places = np.arange(len(methods))[::-1]
+    for axes, kinds, unit, title in (
+        (left, ("down", "up"), 1e6, "bytes of the run (MB)"),
+        (right, ("compute", "communication"), 60.0, "simulated time (minutes)"),
+    ):
+        start = np.zeros(len(methods))
+        for kind, colour, hatch in zip(kinds, ("#0072B2", "#B7D5EA"), ("", "////")):
+            values = np.array([np.mean([run[kind] for run in m["runs"]]) for m in methods]) / unit
+            axes.barh(places, values, left=start, color=colour, hatch=hatch, edgecolor="white", height=0.7, label=kind)
+            start += values
+        axes.set_yticks(places, [_name(data, m) for m in methods])
+        axes.set_xlabel(title)
+        axes.legend()
+    return figure
+
+
+def _order(data: dict[str, Any], method: dict[str, Any]) -> tuple[list[int], list[Any]]:
+    """Clients by their last cluster, then by their hidden group; and the key that separates blocks."""
+    federation = data["federations"][method["runs"][0]["federation"]]
+    size = len(federation["names"])
+    last = method["facts"].get("clusters")
+    labels = last[-1][1] if last else [0] * size
+    group = federation["group"] or [0] * size
+    order = sorted(range(size), key=lambda c: (labels[c] if labels[c] is not None else -1, group[c] or 0, c))
+    return order, [labels[c] if last else group[c] for c in order]
+
+
+def mixing(data: dict[str, Any], method: dict[str, Any]) -> Any:
+    """Who learns from whom after the last round, ordered by cluster."""
+    if method["mixing"] is None:
+        return None
+    frame = method["mixing"]["frames"][-1]
+    part, index = next(iter(frame["parts"].items()))
+    packed = method["mixing"]["matrices"][index]
+    matrix = np.array([packed["rows"][row] for row in packed["of"]], float) / FINE
+    order, keys = _order(data, method)
+    figure, axes = _axes(COLUMN, 2.9)
+    image = axes.imshow(100 * matrix[np.ix_(order, order)], cmap="Blues", vmin=0, interpolation="nearest")
+    for cut in np.flatnonzero(np.array(keys[1:]) != np.array(keys[:-1])):
+        if len(set(keys)) <= 12:
+            axes.axhline(cut + 0.5, color="black", linewidth=0.4)
+            axes.axvline(cut + 0.5, color="black", linewidth=0.4)
+    figure.colorbar(image, ax=axes, label="share (%)", shrink=0.85)
+    several = f", {part}" if len(frame["parts"]) > 1 else ""
+    axes.set(xlabel="from client", ylabel="client", title=f"{_name(data, method)}, round {frame['round']}{several}")
+    shown = range(0, len(order), max(1, len(order) // 10))
+    axes.set_xticks(list(shown), [str(order[i]) for i in shown])
+    axes.set_yticks(list(shown), [str(order[i]) for i in shown])
+    return figure
+
+
+def clusters(data: dict[str, Any], method: dict[str, Any]) -> Any:
+    """Cluster of each client over the rounds, as the method numbers them."""
+    from matplotlib import colormaps
+
+    facts = method["facts"].get("clusters")
+    if not facts or len(facts) < 2:
+        return None
+    order, _ = _order(data, method)
+    table = np.array([[np.nan if v is None or v < 0 else v for v in labels] for _, labels in facts], float).T
+    rounds = [round for round, _ in facts]
+    count = int(np.nanmax(table)) + 1 if np.isfinite(table).any() else 1
+    figure, axes = _axes(COLUMN, 2.2)
+    image = axes.imshow(
+        table[order], aspect="auto", cmap=colormaps["cividis"].resampled(count), interpolation="nearest",
+        vmin=-0.5, vmax=count - 0.5, extent=(rounds[0] - 0.5, rounds[-1] + 0.5, len(order) - 0.5, -0.5),
+    )  # fmt: skip
+    figure.colorbar(image, ax=axes, label="cluster", ticks=list(range(0, count, max(1, count // 8))))
+    axes.set(xlabel="round", ylabel="client", title=_name(data, method))
+    shown = range(0, len(order), max(1, len(order) // 10))
+    axes.set_yticks(list(shown), [str(order[i]) for i in shown])
+    return figure

@@ -1,0 +1,410 @@
+"""From folders of runs to the data that page and figures show. Nothing but config.json and history.jsonl is read.
+
+A number on the page is a number of the history: rates with five decimals, mixing weights in ten-thousandths.
+Where a long run of many clients would make the page too large, matrices of some rounds are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.history import History, Row
+
+REFERENCE = "local"
+FINE = 10_000  # mixing weights are kept as whole numbers of this part
+MATRIX_BUDGET = 800_000  # numbers in all mixing matrices of a page
+FACT_BUDGET = 2_000_000  # characters of what the methods themselves report, in all
+SCORES = ("personal", "received", "personal_loss")
+# Shown from other rows, or the same as them.
+ELSEWHERE = {"mixing", "attention", "compute_seconds", "communication_seconds", "mean_kld", "true_edges"}
+
+
+class NoRun(FileNotFoundError):
+    """There is nothing to show, at least not yet."""
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    config: dict[str, Any]
+    history: History
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["options"]["seed"])
+
+
+def folders(paths: Sequence[str | Path]) -> list[Path]:
+    """The run folders among and below these, in the order in which they are to be shown."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path} is no folder: name the --out of a run or of a comparison.")
+        inside = [path] if _is_run(path) else [c.parent for c in path.rglob("config.json") if _is_run(c.parent)]
+        inside.sort(key=lambda f: ((f / "config.json").stat().st_mtime_ns, str(f)))
+        if (path / "comparison.json").exists():
+            named = [line["method"] for line in _json(path / "comparison.json").get("methods", [])]
+            place = {name: i for i, name in enumerate(named)}
+            inside.sort(key=lambda f: place.get(_json(f / "config.json").get("label"), len(place)))
+        found += [f for f in inside if f not in found]
+    if not found:
+        given = ", ".join(map(str, paths))
+        raise NoRun(f"No run in {given}: the folder of a run holds config.json and a history.jsonl with some rows.")
+    return found
+
+
+def _is_run(folder: Path) -> bool:
+    history = folder / "history.jsonl"
+    return (folder / "config.json").exists() and history.exists() and history.stat().st_size > 0
+
+
+def _json(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text())
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is no file of fedkin: it holds a {type(value).__name__}.")
+    return value
+
+
+def load(folder: Path) -> Run:
+    config = _json(folder / "config.json")
+    for part in ("label", "options", "federation"):
+        if part not in config:
+            raise ValueError(f"{folder / 'config.json'} has no '{part}': it is not the folder of a fedkin run.")
+    return Run(folder, config, History.load(folder))
+
+
+def label(folder: Path) -> str:
+    return str(_json(folder / "config.json").get("label", ""))
+
+
+# ---- the page's data
+def page_data(runs: Sequence[Run]) -> dict[str, Any]:
+    """All that is shown. Runs that differ in nothing but their seed are one method."""
+    groups = _grouped(runs)
+    federations: dict[str, dict[str, Any]] = {}
+    methods = []
+    for name, members in groups.items():
+        books = [_Book(run) for run in members]
+        for run, book in zip(members, books):
+            federations.setdefault(_federation_key(run), book.federation())
+        methods.append(_method(name, members, books, len(groups)))
+    order = list(federations)
+    for method in methods:
+        for run in method["runs"]:
+            run["federation"] = order.index(run["federation"])
+    return {
+        "title": _title(groups),
+        "setting": _setting(next(iter(groups.values()))[0].config),
+        "reference": next((m["name"] for m in methods if m["name"].split(",")[0] == REFERENCE), None),
+        "federations": list(federations.values()),
+        "methods": methods,
+    }
+
+
+def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_alike(run.config), []).append(run)
+    labels = [members[0].config["label"] for members in groups.values()]
+    named: dict[str, list[Run]] = {}
+    for label, members in zip(labels, groups.values()):
+        name = label if labels.count(label) == 1 else f"{label} ({members[0].folder})"
+        named[name] = sorted(members, key=lambda run: run.seed)
+    return named
+
+
+def _alike(config: dict[str, Any]) -> str:
+    """What two runs of one method have in common."""
+    options = {k: v for k, v in config["options"].items() if k not in ("seed", "engine", "workers", "checkpoint_every")}
+    federation = {k: v for k, v in config["federation"].items() if k != "seed"}
+    model = {k: v for k, v in config.get("model", {}).items() if k != "start"}
+    kept = [config["label"], config.get("method"), config.get("training"), options, federation, model]
+    return json.dumps(kept, sort_keys=True)
+
+
+def _federation_key(run: Run) -> str:
+    return str(run.config.get("fingerprint") or run.folder)
+
+
+def _title(groups: dict[str, list[Run]]) -> str:
+    federation = next(iter(groups.values()))[0].config["federation"]
+    what = next(iter(groups)) if len(groups) == 1 else f"{len(groups)} methods"
+    return f"{what} on {federation.get('data', 'own data')}, {federation.get('partition', 'own')} clients"
+
+
+def _setting(config: dict[str, Any]) -> list[tuple[str, str]]:
+    federation, training, options = config["federation"], config.get("training", {}), config["options"]
+    chosen = ", ".join(f"{k} {v}" for k, v in (federation.get("partition_options") or {}).items())
+    model = config.get("model", {}).get("name", "")
+    rows = [
+        ("data", str(federation.get("data", "own"))),
+        ("partition", f"{federation.get('partition', 'own')}{f' ({chosen})' if chosen else ''}"),
+        ("model", str(model)),
+        ("participation", f"{100 * options.get('participation', 1):g} %"),
+        ("training", ", ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in training.items())),
+    ]
+    return [(k, v) for k, v in rows if v]
+
+
+def _method(name: str, runs: list[Run], books: list[_Book], methods: int) -> dict[str, Any]:
+    first = books[0]
+    return {
+        "name": name,
+        "class": runs[0].config.get("method", {}).get("class", ""),
+        "parameters": {k: v for k, v in runs[0].config.get("method", {}).items() if k != "class"},
+        "sees_test": bool(runs[0].config.get("sees_test")),
+        "command": _command(runs[0].config),
+        "environment": {k: v for k, v in runs[0].config.get("environment", {}).items() if k != "command"},
+        "runs": [
+            {
+                "seed": run.seed,
+                "folder": str(run.folder),
+                "federation": _federation_key(run),
+                **book.outcome(),
+            }
+            for run, book in zip(runs, books)
+        ],
+        "curves": {metric: _curve([book.scores[metric] for book in books]) for metric in SCORES},
+        "costs": {kind: _mean_by_round([book.costs[kind] for book in books]) for kind in first.costs},
+        "clients": {metric: _table(first.scores[metric], first.size, first.done) for metric in SCORES},
+        "swept": sorted(first.swept),
+        "took_part": [sorted(first.asked.get(round, ())) for round in range(1, first.done + 1)],
+        "mixing": _mixing(first.mixing, MATRIX_BUDGET // methods),
+        "facts": _facts(first.facts, FACT_BUDGET // methods),
+    }
+
+
+def _command(config: dict[str, Any]) -> str:
+    """As a user would type it: the program's name without the folder it happens to be in."""
+    try:
+        words = shlex.split(config.get("environment", {}).get("command", ""))
+    except ValueError:
+        return str(config["environment"]["command"])
+    if not words:
+        return ""
+    program = Path(words[0]).name
+    if program == "__main__.py" and Path(words[0]).parent.name == "fedkin":
+        program = "fedkin"
+    return shlex.join([program if program == "fedkin" else words[0], *words[1:]])
+
+
+class _Book:
+    """One pass over a history, its rows put where they belong."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.planned = int(run.config["options"]["rounds"])
+        self.facts: dict[str, list[tuple[int, Any]]] = {}
+        self.mixing: list[tuple[int, Any]] = []
+        self.scores: dict[str, dict[int, dict[int, float]]] = {metric: {} for metric in SCORES}
+        self.swept: set[int] = set()
+        self._swept: set[tuple[int, str]] = set()
+        self.asked: dict[int, set[int]] = {}
+        self.costs: dict[str, dict[int, float]] = {k: {} for k in ("down", "up", "flops", "compute", "communication")}
+        self.dropped: list[tuple[int, int | None, str]] = []
+        self.about: dict[str, dict[int, Any]] = {}
+        self.edges: Any = None
+        self.mean_kld: float | None = None
+        self.done = 0
+        for row in run.history.rows:
+            self._take(row)
+        known = [client for table in self.about.values() for client in table]
+        self.size = max([*known, -1]) + 1
+
+    def _take(self, row: Row) -> None:
+        round, client, metric, value, scope = row
+        self.done = max(self.done, round)
+        if metric in self.scores and client is not None:
+            table = self.scores[metric].setdefault(round, {})
+            if scope == "all" and (round, metric) not in self._swept:
+                table.clear()  # what was measured during the round gives way to what is there after it
+                self._swept.add((round, metric))
+                self.swept.add(round)
+            if value is not None:
+                table[client] = value
+        elif round == 0 and client is not None:
+            self.about.setdefault(metric, {})[client] = value
+        elif metric in ("bytes_down", "bytes_up", "flops") and client is not None:
+            kind = metric.removeprefix("bytes_")
+            self.costs[kind][round] = self.costs[kind].get(round, 0) + (value or 0)
+            self.asked.setdefault(round, set()).add(client)
+        elif metric in ("compute_seconds", "communication_seconds"):
+            self.costs[metric.removesuffix("_seconds")][round] = value or 0
+        elif metric == "dropped":
+            self.dropped.append((round, client, str(value)))
+        elif metric == "mixing":
+            self.mixing.append((round, value))
+        elif metric == "true_edges":
+            self.edges = value
+        elif metric == "mean_kld":
+            self.mean_kld = value
+        elif client is None and metric not in ELSEWHERE:
+            self.facts.setdefault(metric, []).append((round, value))
+
+    def federation(self) -> dict[str, Any]:
+        names = self.about.get("name", {})
+
+        def column(metric: str) -> list[Any] | None:
+            table = self.about.get(metric)
+            return [table.get(c) for c in range(self.size)] if table else None
+
+        return {
+            "names": [str(names.get(c, f"client {c}")) for c in range(self.size)],
+            "train": column("train_rows"),
+            "validation": column("validation_rows"),
+            "test": column("test_rows"),
+            "labels": column("labels"),
+            "group": column("group"),
+            "edges": self.edges,
+            "mean_kld": self.mean_kld,
+        }
+
+    def outcome(self) -> dict[str, Any]:
+        """The headline of a run: after the last round if it got there, else where it is now."""
+        out: dict[str, Any] = {
+            "rounds": self.done,
+            "planned": self.planned,
+            "finished": self.done >= self.planned and self.planned in self.swept,
+            "down": sum(self.costs["down"].values()),
+            "up": sum(self.costs["up"].values()),
+            "flops": sum(self.costs["flops"].values()),
+            "compute": sum(self.costs["compute"].values()),
+            "communication": sum(self.costs["communication"].values()),
+            "wall": _wall(self.run.folder),
+            "dropped": len(self.dropped),
+            "dropped_first": [list(d) for d in self.dropped[:20]],
+        }
+        for metric in ("personal", "received"):
+            measured = self.scores[metric]
+            if not measured:
+                continue
+            last = max(measured)
+            values = np.array(list(measured[last].values()), float)
+            if len(values):
+                out[metric] = {"round": last, **_spread(values)}
+                out[f"last_{metric}"] = [_number(measured[last].get(c)) for c in range(self.size)]
+        return out
+
+
+def _spread(values: np.ndarray[Any, Any]) -> dict[str, float]:
+    worst = np.sort(values)[: max(1, int(np.ceil(len(values) / 10)))]
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "worst_decile": float(worst.mean()),
+        "clients": len(values),
+    }
+
+
+def _wall(folder: Path) -> float | None:
+    """Seconds on this machine, where they were written down."""
+    try:
+        lines = (folder / "timing.jsonl").read_text().splitlines()
+        return float(sum(json.loads(line)["seconds"] for line in lines))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not there, or its last line is being written
+
+
+def _number(value: Any) -> Any:
+    return round(value, 5) if isinstance(value, float) else value
+
+
+def _curve(tables: Sequence[dict[int, dict[int, float]]]) -> dict[str, list[Any]] | None:
+    """Mean over seeds of the mean over clients; bands over all clients of all seeds."""
+    rounds = sorted(set().union(*tables))
+    if not rounds:
+        return None
+    out: dict[str, list[Any]] = {"round": rounds, "mean": [], "low": [], "high": [], "min": [], "max": []}
+    for round in rounds:
+        seeds = [list(t[round].values()) for t in tables if t.get(round)]
+        values = np.array([v for seed in seeds for v in seed], float)
+        if not len(values):
+            numbers: Iterable[Any] = [None] * 5
+        else:
+            mean = float(np.mean([np.mean(seed) for seed in seeds]))
+            low, high = np.quantile(values, [0.1, 0.9])
+            numbers = [mean, float(low), float(high), float(values.min()), float(values.max())]
+        for key, value in zip(("mean", "low", "high", "min", "max"), numbers):
+            out[key].append(_number(value))
+    return out
+
+
+def _mean_by_round(tables: Sequence[dict[int, float]]) -> list[float]:
+    last = max([0, *(round for table in tables for round in table)])
+    return [
+        float(f"{np.mean([t.get(r, 0) for t in tables if r <= max(t, default=0)]):.6g}") for r in range(1, last + 1)
+    ]
+
+
+def _table(scores: dict[int, dict[int, float]], size: int, rounds: int) -> list[list[Any]]:
+    """[rounds][clients], None where a client was not measured."""
+    return [[_number(scores.get(r, {}).get(c)) for c in range(size)] for r in range(1, rounds + 1)]
+
+
+def _mixing(frames: list[tuple[int, Any]], budget: int) -> dict[str, Any] | None:
+    """Rows that several clients share are kept once, matrices that come again too."""
+    matrices: list[dict[str, Any]] = []
+    known: dict[str, int] = {}
+    out: list[dict[str, Any]] = []
+    kept = _thinned(frames, lambda value: sum(_distinct(m) for m in _parts(value).values()), budget)
+    for round, value in kept:
+        parts: dict[str, int] = {}
+        for name, matrix in _parts(value).items():
+            packed = _packed(matrix)
+            key = json.dumps(packed)
+            if key not in known:
+                known[key] = len(matrices)
+                matrices.append(packed)
+            parts |= dict.fromkeys(name.split(", "), known[key])  # layers that are mixed alike have a common name
+        out.append({"round": round, "parts": parts})
+    return {"matrices": matrices, "frames": out, "written": len(frames)} if out else None
+
+
+def _parts(value: Any) -> dict[str, list[list[float]]]:
+    return value if isinstance(value, dict) else {"model": value}
+
+
+def _packed(matrix: list[list[float]]) -> dict[str, Any]:
+    whole = [tuple(round(FINE * (w or 0)) for w in row) for row in matrix]
+    rows: dict[tuple[int, ...], int] = {}
+    of = [rows.setdefault(row, len(rows)) for row in whole]
+    return {"rows": [list(row) for row in rows], "of": of}
+
+
+def _distinct(matrix: list[list[float]]) -> int:
+    return len({tuple(row) for row in matrix}) * len(matrix)
+
+
+def _facts(facts: dict[str, list[tuple[int, Any]]], budget: int) -> dict[str, list[list[Any]]]:
+    out = {}
+    for metric, rows in facts.items():
+        plain = [(round, _compact(value)) for round, value in rows]
+        kept = _thinned(plain, lambda value: len(json.dumps(value, separators=(",", ":"))), budget // 4)
+        out[metric] = [[round, value] for round, value in kept]
+    return out
+
+
+def _compact(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, list):
+        return [_compact(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _compact(v) for k, v in value.items()}
+    return value
+
+
+def _thinned(frames: list[tuple[int, Any]], cost: Callable[[Any], int], budget: int) -> list[tuple[int, Any]]:
+    """As many rounds, evenly spaced and with the first and the last, as the budget allows; at least these two."""
+    total = sum(cost(value) for _, value in frames)
+    if total <= budget or len(frames) <= 2:
+        return frames
+    count = max(2, int(len(frames) * budget / total))
+    return [frames[i] for i in sorted(set(np.linspace(0, len(frames) - 1, count).round().astype(int).tolist()))]

@@ -1,0 +1,116 @@
+"""`fedkin watch`: the page of a run while it goes on, from a server that only this machine can reach.
+
+It reads the run's folder and writes nothing. The page asks for news by itself, also after the run's end: the run may
+be started again, and this server too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from fedkin.report import page, read
+
+PORT = 8642
+
+
+class Feed:
+    """The newest data of the folders, made anew only when a file has changed."""
+
+    def __init__(self, paths: Sequence[str | Path], cite: Callable[[Sequence[str]], str]) -> None:
+        self.paths, self._cite = [Path(p) for p in paths], cite
+        self._lock = threading.Lock()
+        self._known: tuple[str, dict[str, Any]] | None = None
+
+    def now(self) -> dict[str, Any]:
+        """Raises NoRun as long as there is none."""
+        with self._lock:
+            version = self._version()
+            if self._known is None or self._known[0] != version:
+                data = page.build(self.paths, self._cite(page.labels(self.paths)))
+                self._known = (version, {**data, "live": True, "version": version})
+            return self._known[1]
+
+    def _version(self) -> str:
+        digest = hashlib.blake2b(digest_size=8)
+        try:
+            for folder in read.folders(self.paths):
+                for name in ("config.json", "history.jsonl"):
+                    stat = (folder / name).stat()
+                    digest.update(f"{folder}/{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}|".encode())
+        except FileNotFoundError as error:  # not there yet, or just being started over
+            raise read.NoRun(str(error)) from None
+        return digest.hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    feed: Feed
+
+    def do_GET(self) -> None:
+        try:
+            answer = self._found()
+        except read.NoRun:
+            answer = 204, "", ""
+        except (OSError, ValueError, KeyError) as error:  # a file that is just being replaced: the page asks again
+            answer = 503, "text/plain", f"{type(error).__name__}: {error}"
+        with suppress(ConnectionError):  # the reader has closed the page
+            self._answer(*answer)
+
+    def _found(self) -> tuple[int, str, str]:
+        # A page of the web that makes its own name point here must not read along.
+        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in ("127.0.0.1", "localhost", "::1"):
+            return 403, "text/plain", "This server answers only to localhost."
+        address = urlsplit(self.path)
+        if address.path == "/":
+            return 200, "text/html", self._page()
+        if address.path != "/data.json":
+            return 404, "text/plain", f"There is nothing at {address.path}."
+        data = self.feed.now()
+        if parse_qs(address.query).get("since") == [data["version"]]:
+            return 204, "", ""
+        return 200, "application/json", json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+    def _page(self) -> str:
+        try:
+            return page.render(self.feed.now())
+        except read.NoRun:
+            where = html.escape(", ".join(map(str, self.feed.paths)))
+            return (
+                '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">'
+                f'<link rel="icon" href="data:,"><title>fedkin watch</title><p>No run in {where} yet. This page shows '
+                "it as soon as its first round is done."
+            )
+
+    def _answer(self, code: int, kind: str, text: str) -> None:
+        content = text.encode()
+        self.send_response(code)
+        if code != 204:
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if code != 204:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nobody needs a line for each question of the page."""
+
+
+def server(
+    paths: Sequence[str | Path], port: int = PORT, cite: Callable[[Sequence[str]], str] = lambda names: ""
+) -> ThreadingHTTPServer:
+    """On loopback only. `serve_forever()` runs it; where the port is taken, another one is."""
+    handler = type("Handler", (Handler,), {"feed": Feed(paths, cite)})
+    try:
+        return ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError:
+        return ThreadingHTTPServer(("127.0.0.1", 0), handler)

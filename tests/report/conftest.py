@@ -1,0 +1,41 @@
+"""Small real runs of the four systems and the baselines, and a browser, for all tests of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedkin
+from tests.report.browser import BINARY, Browser
+
+METHODS = [
+    "local",
+    "fedavg",
+    "fedcedar,clusters=2",
+    "pflic,clusters=2,restarts=1,stable_rounds=2",
+    "pfedgat-v2",
+    "dcpfl,tau=1,start_rounds=2,window=1,patience=1",
+]
+
+
+@pytest.fixture(scope="session")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six methods, two seeds of the first three, on digits turned four ways: hidden groups are known."""
+    out = tmp_path_factory.mktemp("comparison")
+
+    def fed(seed: int) -> fedkin.Federation:
+        return fedkin.federate("digits", partition="rotated", clients=8, samples_per_client=40, seed=seed)
+
+    fedkin.compare(METHODS, fed, rounds=8, lr=0.1, evaluate_every=3, out=out, save_models=False, engine="serial")
+    return out
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if BINARY is None:
+        pytest.skip("there is no chromium: apt-get install chromium, or run `make browser` as root")
+    made = Browser()
+    yield made
+    made.close()

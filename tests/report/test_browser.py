@@ -1,0 +1,378 @@
+"""The page as people meet it: in a real browser, light and dark, by mouse and keyboard, and while a run goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fedkin
+from fedkin.history import History
+from fedkin.report import page as report
+from tests.report.conftest import METHODS
+
+SECTIONS = ("result", "learning", "relation", "benefit", "clients", "costs", "made")
+HOSTILE = [
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror=\"window.hacked = 1\">",
+    "{{script}} '\"&amp; \\u003c/b>",
+    "javascript:alert(1)\u2028é漢",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address(comparison, tmp_path_factory):
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    return report.write([comparison], out, bibtex="@misc{fedkin}").as_uri()
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens pages, and afterwards sees that none of them complained or asked for anything outside."""
+    pages = []
+
+    def opened(address, **options):
+        pages.append((address, browser.open(address, **options)))
+        return pages[-1][1]
+
+    yield opened
+    for address, page in pages:
+        assert page.complaints == []
+        begin = address if address.startswith("file:") else re.match(r"http://127\.0\.0\.1:\d+/", address)[0]
+        assert [url for url in page.requests if not url.startswith((begin, "data:,"))] == []
+        page.close()
+
+
+def choose(page, method: str) -> None:
+    page.run(
+        f"[...document.querySelectorAll('#relation .choice button')].find(b => b.textContent === '{method}').click()"
+    )
+
+
+def slide(page, round: int) -> None:
+    page.run(
+        f"(() => {{ const s = document.getElementById('round'); s.value = {round};"
+        " s.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+
+
+def table(page, selector: str) -> list[list[str]]:
+    """The text of a table; behind `Show the numbers` it is made when that is opened."""
+    code = f"""(() => {{
+        const box = document.querySelector({json.dumps(selector)});
+        if (box.tagName === 'DETAILS') box.open = true;
+        return new Promise((done) => setTimeout(() => done(
+            [...box.querySelectorAll('tr')].map((row) => [...row.cells].map((cell) => cell.textContent))), 50));
+    }})()"""
+    rows: list[list[str]] = page.run(code)
+    return rows
+
+
+def rate(text: str) -> float:
+    return float(text.split("%")[0].replace("−", "-")) / 100
+
+
+def test_every_method_and_panel_is_drawn(opened, address):
+    page = opened(address)
+    for name in METHODS:
+        choose(page, name)
+        for section in SECTIONS:
+            text = page.run(f"document.querySelector('#{section} .body').textContent")
+            assert len(text) > 40, section
+            assert "could not be drawn" not in text
+        assert page.run("document.querySelectorAll('#relation svg.graph .node').length") == 8
+    titles = page.run("[...document.querySelectorAll('#relation h3')].map(h => h.textContent)")
+    assert "Dendrogram and cut" in titles
+    assert any("Discrepancy of each layer" in title for title in titles)
+    named = page.run("[...document.querySelectorAll('[role=img]')].every(e => e.getAttribute('aria-label'))")
+    assert named, "every chart has a text alternative"
+
+
+@pytest.mark.parametrize(
+    ("method", "panels"),
+    [
+        ("fedcedar", ["Clusters over rounds", "Graph between cluster centres", "Does it find kin?"]),
+        ("pflic", ["Identities over rounds", "Participation and utility"]),
+        ("pfedgat", ["Attention of each head"]),
+        ("dcpfl", ["Dendrogram and cut", "Loss, and what became of it", "Radius of curvature r(t)"]),
+    ],
+)
+def test_each_system_has_its_panels(opened, address, method, panels):
+    page = opened(address)
+    choose(page, next(name for name in METHODS if name.startswith(method)))
+    titles = page.run("[...document.querySelectorAll('#relation h3')].map(h => h.textContent)")
+    assert set(panels) <= set(titles)
+
+
+def test_the_slider_changes_matrix_and_graph(opened, address):
+    page = opened(address)
+    choose(page, "pfedgat-v2")
+    seen = {}
+    for round in (1, 5, 8):
+        slide(page, round)
+        assert page.run("document.getElementById('round-said').textContent") == f"Round {round} of 8"
+        assert page.run("document.getElementById('matrix').dataset.round") == str(round)
+        seen[round] = (
+            page.run("document.getElementById('matrix').toDataURL()"),
+            page.run("[...document.querySelectorAll('.graph .node')].map(n => n.getAttribute('cx')).join()"),
+        )
+    assert len({matrix for matrix, _ in seen.values()}) == 3
+    assert len({graph for _, graph in seen.values()}) == 3
+    slide(page, 1)
+    page.run("document.getElementById('play').click()")
+    page.wait("document.getElementById('round-said').textContent === 'Round 3 of 8'")
+    page.run("document.getElementById('play').click()")
+    assert page.run("document.getElementById('play').textContent") == "▶ Play"
+
+
+def test_the_round_can_be_moved_by_keyboard(opened, address):
+    page = opened(address)
+    page.run("document.getElementById('round').focus()")
+    for _ in range(3):
+        page.key("ArrowLeft")
+    assert page.run("document.getElementById('round-said').textContent") == "Round 5 of 8"
+    assert page.run("document.activeElement.id") == "round", "the focus stays"
+    for control in ("Method 1", "order by", "shade from the least to the most"):
+        page.run(f"document.querySelector('#relation [data-control=\"{control}\"]').focus()")
+        used = "dispatchEvent(new Event('change'))" if control == "order by" else "click()"
+        page.run(f"document.activeElement.{used}")
+        assert page.run("document.activeElement.dataset.control") == control, "also on what was drawn anew"
+
+
+def test_hover_and_arrow_keys_show_the_client(opened, address):
+    page = opened(address)
+    choose(page, "fedavg")
+    tip = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
+    page.hover(*page.centre('.graph .node[data-client="3"]'))
+    told = page.wait(tip)
+    assert "client 3" in told
+    assert "training rows" in told
+    assert "hidden group" in told
+    page.hover(2, 2)
+    page.wait(f"!({tip})")
+    page.hover(*page.centre("#matrix"))
+    assert "takes from client" in page.wait(tip) or "keeps of its own" in page.run(tip)
+    page.hover(*page.centre("#gain-bars .target"))
+    assert "gain" in page.wait(tip)
+    page.run("document.querySelector('.graph').focus()")
+    page.key("ArrowRight")
+    page.key("ArrowRight")
+    assert "client 1" in page.wait(tip)
+    assert "client 1" in page.run("document.getElementById('said').textContent"), "said to those who do not see it"
+    page.key("Escape")
+    assert page.run(tip) == ""
+
+
+def luminance(colour: str) -> float:
+    rgb = np.array([int(v) for v in re.findall(r"\d+", colour)[:3]]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_light_and_dark(opened, address, dark):
+    page = opened(address, dark=dark)
+
+    def colours():
+        found = [page.run(f"getComputedStyle(document.body).{p}") for p in ("backgroundColor", "color")]
+        found.append(page.run("getComputedStyle(document.querySelector('.note')).color"))
+        return [luminance(c) for c in found]
+
+    def contrast(a, b):
+        return (max(a, b) + 0.05) / (min(a, b) + 0.05)
+
+    paper, ink, soft = colours()
+    assert (paper < ink) == dark
+    assert contrast(paper, ink) > 7
+    assert contrast(paper, soft) > 4.5
+    matrix = page.run("document.getElementById('matrix').toDataURL()")
+    page.run("document.getElementById('theme').click()")
+    paper, ink, soft = colours()
+    assert (paper > ink) == dark, "the button switches"
+    assert contrast(paper, soft) > 4.5
+    assert page.run("document.getElementById('matrix').toDataURL()") != matrix, "charts follow"
+
+
+@pytest.mark.parametrize("width", [360, 768, 1600])
+def test_it_fits_the_screen(opened, address, width):
+    page = opened(address, width=width)
+    assert page.run("document.documentElement.scrollWidth") <= width
+
+
+def test_numbers_shown_are_those_of_the_history(opened, address, comparison):
+    page = opened(address)
+    histories = {name: History.load(comparison / name / "seed-0") for name in METHODS}
+    shown = {row[0].replace("\u200b", ""): row for row in table(page, "#headline")[1:]}
+    last = {name: h.values("personal", round=8) for name, h in histories.items()}
+    for name in METHODS:
+        assert rate(shown[name][1]) == pytest.approx(np.mean(list(last[name].values())), abs=6e-4)
+        assert rate(shown[name][3]) == pytest.approx(np.std(list(last[name].values())), abs=6e-4)
+    # learning curves, every round
+    for row in table(page, "#learning details")[1:]:
+        for name, cell in zip(METHODS, row[1:]):
+            round, history = int(row[0]), histories[name]
+            values = history.values("personal", round=round)
+            values = values or history.values("personal", round=round, scope="round")
+            assert rate(cell) == pytest.approx(np.mean(list(values.values())), abs=6e-5)
+    # gains, every client
+    choose(page, "pfedgat-v2")
+    gains = table(page, "#benefit details")[1:]
+    assert len(gains) == 8
+    for client, _, base, value, gain in gains:
+        number = int(client.split()[1])
+        a, b = last["pfedgat-v2"][number], last["local"][number]
+        assert [rate(value), rate(base)] == pytest.approx([a, b], abs=6e-5)
+        assert float(gain.replace("−", "-")) / 100 == pytest.approx(a - b, abs=6e-5)
+    # the mixing matrix, two rounds
+    for round in (2, 8):
+        slide(page, round)
+        matrix = next(r.value for r in histories["pfedgat-v2"].select("mixing", round=round))
+        cells = table(page, "#relation figure:nth-of-type(2) details")[1:]
+        assert [[rate(c) for c in row[1:]] for row in cells] == [pytest.approx(line, abs=1.1e-4) for line in matrix]
+    # the clients
+    for row in table(page, "#clients details")[1:]:
+        number = int(row[0].split()[1])
+        labels = histories["local"].values("labels", round=0, scope="")[number]
+        assert [int(c) for c in row[5:]] == labels
+        assert int(row[2]) == histories["local"].values("train_rows", round=0, scope="")[number]
+
+
+def test_hostile_names_are_shown_and_not_run(opened, tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = fedkin.from_arrays(
+        rng.normal(size=(80, 4)).astype(np.float32), rng.integers(0, 2, 80), client=[HOSTILE[i % 4] for i in range(80)]
+    )
+    fed = fedkin.federate(arrays, partition="by_group")
+    fedkin.run("fedavg", fed, rounds=2, out=tmp_path, label=HOSTILE[0], engine="serial")
+    page = opened(report.write([tmp_path], bibtex=HOSTILE[1]).as_uri())
+    shown = {row[0] for row in table(page, "#clients details")[1:]}
+    assert shown == set(HOSTILE)
+    for node in range(4):
+        page.hover(*page.centre(f'.graph .node[data-client="{node}"]'))
+        assert any(name in page.wait("document.getElementById('tip').textContent") for name in HOSTILE)
+    assert HOSTILE[0] in page.run("document.getElementById('title').textContent")
+    assert page.run("document.getElementById('bibtex').textContent") == HOSTILE[1]
+    assert page.run("typeof window.hacked") == "undefined"
+    assert page.run("document.querySelectorAll('img').length") == 0
+    # and should a mark-up ever get in, the policy does not let it act
+    page.run(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1';"
+        " document.body.append(s); })()"
+    )
+    assert page.run("typeof window.hacked") == "undefined"
+    assert "Content Security Policy" in page.complaints[0]
+    page.forget()
+
+
+def test_a_history_that_lacks_what_is_optional(opened, comparison, tmp_path):
+    folder = comparison / METHODS[-1] / "seed-0"
+    kept = ("personal", "bytes_down", "bytes_up", "train_rows")
+    lines = [row for row in (folder / "history.jsonl").read_text().splitlines() if json.loads(row)["metric"] in kept]
+    (tmp_path / "history.jsonl").write_text("\n".join(lines) + "\n")
+    config = json.loads((folder / "config.json").read_text())
+    for part in ("environment", "method", "training", "model", "fingerprint"):
+        del config[part]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    page = opened(report.write([tmp_path]).as_uri())
+    for section, told in (
+        ("relation", "wrote no matrix"),
+        ("clients", "no labels"),
+        ("made", "did not write down how"),
+    ):
+        assert told in page.run(f"document.querySelector('#{section} .body').textContent")
+    (tmp_path / "history.jsonl").write_text(lines[0] + "\n")  # a run that has hardly begun
+    page = opened(report.write([tmp_path]).as_uri())
+    assert "Nothing was measured yet" in page.run("document.querySelector('#result').textContent")
+
+
+def test_a_seed_that_is_not_finished_is_told_and_not_counted(opened, comparison, tmp_path):
+    folder = comparison / "fedavg" / "seed-0"
+    lines = (folder / "history.jsonl").read_text().splitlines(keepends=True)
+    for seed, last in ((0, 8), (1, 2)):
+        config = json.loads((folder / "config.json").read_text())
+        config["options"]["seed"] = seed
+        (tmp_path / str(seed)).mkdir()
+        (tmp_path / str(seed) / "config.json").write_text(json.dumps(config))
+        kept = [line for line in lines if json.loads(line)["round"] <= last]
+        (tmp_path / str(seed) / "history.jsonl").write_text("".join(kept))
+    page = opened(report.write([tmp_path]).as_uri())
+    mean = np.mean(list(History.load(folder).values("personal", round=8).values()))
+    assert rate(table(page, "#headline")[1][1]) == pytest.approx(mean, abs=6e-4)
+    told = page.run("document.getElementById('result').textContent")
+    assert "seed 1 is at round 2 of 8. What is not finished is not counted" in told
+
+
+def test_a_hundred_clients_and_rounds_open_quickly(opened, comparison, tmp_path):
+    rng = np.random.default_rng(0)
+    history = History(tmp_path / "history.jsonl")
+    for client in range(100):
+        history.add(0, client, "train_rows", int(rng.integers(20, 400)))
+        history.add(0, client, "labels", rng.integers(0, 50, 10).tolist())
+    for round in range(1, 101):
+        for client in range(100):
+            for metric in ("personal", "received", "personal_loss"):
+                history.add(round, client, metric, float(rng.random()), "all")
+            for metric in ("bytes_down", "bytes_up", "flops"):
+                history.add(round, client, metric, 1000)
+        history.add(round, None, "compute_seconds", 1.0)
+        history.add(round, None, "communication_seconds", 1.0)
+        history.add(round, None, "clusters", rng.integers(0, 5, 100).tolist())
+        history.add(round, None, "mixing", rng.dirichlet(np.ones(100), 100).round(6).tolist())
+    history.close()
+    config = json.loads((comparison / "fedavg" / "seed-0" / "config.json").read_text())
+    config["options"]["rounds"] = 100
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = report.write([tmp_path])
+    assert path.stat().st_size < 10e6
+    page = opened(path.as_uri())
+    assert page.run("document.querySelectorAll('#relation svg.graph .node').length") == 100
+    assert page.cpu_seconds < 2, f"{page.seconds:.1f} s by the clock"  # which counts what else the machine does
+
+
+def test_watch_shows_a_run_while_it_goes_on(opened, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+
+    def command(rounds, *more):
+        flags = f"--clients 5 --rounds {rounds} --epochs 4 --workers 1 --out {out} --quiet".split()
+        return [sys.executable, "-m", "fedkin", "run", "fedavg", *flags, *more]
+
+    def watched(port):
+        words = [sys.executable, "-m", "fedkin", "watch", str(out), "--port", str(port)]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        return process, re.match(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
+
+    def end(process):
+        process.terminate()
+        process.wait()
+
+    server, found = watched(0)
+    going = None
+    live = "(document.getElementById('live')?.textContent || '')"
+    at = f"Number(({live}.match(/round (\\d+) of 5000/) || [0, 0])[1])"
+    try:
+        page = opened(found[0])
+        assert "No run in" in page.run("document.body.textContent")
+        going = subprocess.Popen(command(5000), stdout=subprocess.DEVNULL)
+        first = page.wait(at)
+        page.run("window.unbroken = true")
+        page.wait(f"{at} > {first}")
+        assert page.run("Number(document.getElementById('round').max)") > first, "the slider grows with the run"
+        assert page.run("window.unbroken"), "and the page was not loaded anew"
+        end(going)
+        end(server)
+        page.wait(f"{live}.includes('does not answer')")
+        page.forget()  # the browser logs each request that was refused
+        server, _ = watched(found[1])
+        page.wait(at)
+        subprocess.run(command(3, "--fresh"), stdout=subprocess.DEVNULL, check=True)
+        page.wait(f"{live} === 'finished' && document.getElementById('round').max === '3'")
+        page.forget()
+    finally:
+        end(server)
+        if going is not None:
+            end(going)

@@ -1,0 +1,49 @@
+"""Figures for papers: there, the same each time, and what is drawn is what was measured."""
+
+from __future__ import annotations
+
+import matplotlib
+import numpy as np
+import pytest
+
+from fedkin.report import figures, page
+
+BEGIN = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml"}
+
+
+def test_a_comparison_has_all_figures(comparison, tmp_path):
+    names = [path.stem for path in figures.write([comparison], tmp_path, "svg")]
+    assert names[:4] == ["learning", "gains", "partition", "costs"]
+    assert "mixing-fedavg" in names
+    assert "clusters-pflic-clusters=2-restarts=1-stable_rounds=2" in names
+
+
+def test_lines_are_the_measured_means_and_differ_without_colour(comparison):
+    data = page.build([comparison])
+    with matplotlib.rc_context(figures.STYLE):
+        (axes,) = figures.learning(data).axes
+    assert len(axes.lines) == len(data["methods"])
+    for line, method in zip(axes.lines, data["methods"]):
+        assert line.get_ydata() == pytest.approx(100 * np.array(method["curves"]["personal"]["mean"]))
+    assert len({(line.get_linestyle(), line.get_marker()) for line in axes.lines}) == len(axes.lines)
+
+
+def test_gains_are_differences_at_the_same_client(comparison):
+    data = page.build([comparison])
+    local, fedavg = data["methods"][:2]
+    expected = np.subtract(fedavg["clients"]["personal"][-1], local["clients"]["personal"][-1])
+    assert figures.gain_over(fedavg, local) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("format", figures.FORMATS)
+def test_a_single_run_has_no_gains_and_is_drawn_the_same_each_time(comparison, tmp_path, format):
+    one, two = (figures.write([comparison / "fedavg" / "seed-0"], tmp_path / out, format) for out in "ab")
+    assert [path.name for path in one] == [f"{n}.{format}" for n in ("learning", "partition", "costs", "mixing-fedavg")]
+    for a, b in zip(one, two):
+        assert a.read_bytes().startswith(BEGIN[format])
+        assert a.read_bytes() == b.read_bytes()
+
+
+def test_a_wrong_format_is_explained(comparison, tmp_path):
+    with pytest.raises(ValueError, match="format='gif' must be one of pdf, png, svg"):
+        figures.write([comparison], tmp_path, "gif")
