@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +17,30 @@ from fedkin.history import History
 
 BIN = Path(sys.executable).parent
 NAMES = ("north", "south", "west")
+FIRST_CIRCLE = (  # the four systems, and the baselines of their papers
+    "fedcedar",
+    "pflic",
+    "pfedgat",
+    "dcpfl",
+    "perfedavg",
+    "pfedme",
+    "pfedbayes",
+    "sfl",
+    "sfl-star",
+    "ifca",
+    "fedsem",
+    "clustered-sampling",
+    "clustered-sampling-2",
+    "cfl",
+    "fedamp",
+    "heurfedamp",
+    "pfedhn",
+    "fedrod",
+    "knnper",
+    "fedah",
+    "clusterfl",
+    "clusterfl-kmeans",
+)
 
 
 def free_port() -> int:
@@ -28,7 +51,7 @@ def free_port() -> int:
 
 class Sites:
     def __init__(self, folder: Path, *, tls: bool = False, method: str = "fedcedar", **given: Any) -> None:
-        self.folder, self.tls, self.port = folder, tls, free_port()
+        self.folder, self.tls, self.method, self.port = folder, tls, method, free_port()
         fedkin.deploy.init(
             fedkin.deploy.Init(folder, method=method, clients=NAMES, superlink=f"127.0.0.1:{self.port}", **given)
         )
@@ -52,8 +75,24 @@ class Sites:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in list(self.processes):
-            self.stop(name, signal.SIGTERM, seconds=3)
+        for process in self.processes.values():
+            send(process.pid, signal.SIGTERM)
+        time.sleep(1)
+        for pid in self.mine():
+            send(pid, signal.SIGKILL)
+        for process in self.processes.values():
+            process.wait()
+
+    def mine(self) -> list[int]:
+        """Everything that runs for this deployment, wherever it hangs: Flower starts processes in sessions of their
+        own, but all of them have our FLWR_HOME."""
+        mark = f"FLWR_HOME={self.folder / 'flower'}".encode()
+        out = []
+        for place in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (place / "environ").read_bytes().split(b"\0"):
+                    out.append(int(place.name))
+        return out
 
     # ---- processes
     def start(self, name: str, *words: str) -> None:
@@ -67,19 +106,28 @@ class Sites:
                 start_new_session=True,
             )
 
-    def stop(self, name: str, how: int = signal.SIGTERM, seconds: float = 15) -> None:
-        """End a process and everything that it started."""
+    def kill(self, name: str) -> None:
+        """A process and everything that it started, at once."""
         process = self.processes.pop(name)
-        group = tree(process.pid)
-        for pid in group if how == signal.SIGKILL else [process.pid]:
-            send(pid, how)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-        for pid in group:
+        for pid in tree(process.pid):
             send(pid, signal.SIGKILL)
         process.wait()
 
+    def at_work(self, name: str) -> int | None:
+        """The process of the site's ClientApp, while there is one."""
+        for pid in tree(self.processes[name].pid):
+            with contextlib.suppress(OSError):
+                if b"clientapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+        return None
+
+    def rounds(self) -> int:
+        """Rounds that are behind the run."""
+        path = self.folder / "server" / self.method / "timing.jsonl"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
     def superlink(self) -> None:
+        """Start it, on the database of the one before if there was one."""
         words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--database", "server.db"]
         keys = ["--ssl-ca-certfile", "keys/ca.crt", "--ssl-certfile", "keys/server.crt", "--ssl-keyfile"]
         words += [*keys, "keys/server.key", "--enable-supernode-auth"] if self.tls else ["--insecure"]
@@ -107,11 +155,11 @@ class Sites:
     def register(self, name: str) -> None:
         self.flwr("supernode", "register", f"keys/{name}.pub", "tls")
 
-    def run(self, **config: Any) -> None:
+    def run(self, app: str = "app", **config: Any) -> None:
         """Start a run and write down its log; `run__rounds=2` becomes run.rounds=2."""
         words = [f"{key.replace('__', '.')}={_toml(value)}" for key, value in config.items()]
         more = ["--run-config", " ".join(words)] if words else []
-        self.start("run", "flwr", "run", "app", "tls" if self.tls else "plain", "--stream", *more)
+        self.start("run", "flwr", "run", app, "tls" if self.tls else "plain", "--stream", *more)
 
     # ---- looking
     def log(self, name: str) -> str:
@@ -119,13 +167,13 @@ class Sites:
 
     @property
     def out(self) -> Path:
-        return next((self.folder / "server").iterdir(), self.folder / "server" / "none")
+        return self.folder / "server" / self.method
 
     def history(self) -> History:
         return History.load(self.out)
 
     def finished(self) -> bool:
-        done = (self.folder / "server").is_dir() and (self.out / "summary.json").exists()
+        done = (self.out / "summary.json").exists()
         assert done or "Exit Code" not in self.log("run"), f"the run failed:\n{self.log('run')}"
         return done
 
@@ -164,7 +212,3 @@ def send(pid: int, how: int) -> None:
 
 def _toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def clear(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

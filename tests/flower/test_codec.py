@@ -13,22 +13,12 @@ from fedkin.engine.flower import codec
 from fedkin.engine.flower.codec import Answer, Card, Malformed, Request
 from fedkin.protocol import Message
 from fedkin.store import equal
+from tests.flower.memory import wired
 
 REQUEST = Request(
     "0123456789abcdef", "north", 0, 1, "local", "", "client-000000-000001-1.safetensors", "", True, False, 10, "digits"
 )
 ANSWER = Answer("north", True, 12.0, 0.5, "", "", "")
-
-
-def wired(record: RecordDict) -> RecordDict:
-    """As Flower sends it: taken apart into bytes, and put together again."""
-    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-
-    contents = {name: thing.deflate() for name, thing in get_all_nested_objects(record).items()}
-    made = inflate_object_from_contents(record.object_id, contents)
-    assert isinstance(made, RecordDict)
-    return made
 
 
 ARRAYS = [
