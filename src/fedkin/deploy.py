@@ -188,7 +188,8 @@ export FLWR_TELEMETRY_ENABLED=0
 
 def _site(given: Init, place: Path, name: str, part: int) -> str:
     return f"""\
-# What this site knows of itself. Of this file, only the name and the number of rows leave the site.
+# What this site knows of itself. The name leaves the site, and how many rows there are; no row, and no path unless an
+# error message has it.
 name = "{name}"
 state = "{place / "sites" / name}"  # private states and the personal model
 data = "{given.data}"  # a built-in data set to try things with, of which this site has one part:

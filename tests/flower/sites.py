@@ -144,6 +144,11 @@ class Sites:
         secure = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", key or f"keys/{name}"]
         self.start(name, *words, *(secure if self.tls else ["--insecure"]))
 
+    def own_data(self, name: str, rows: Path) -> None:
+        """A site's file that names a file of rows."""
+        state = self.folder / "sites" / name
+        (self.folder / "sites" / f"{name}.toml").write_text(f'name = "{name}"\ndata = "{rows}"\nstate = "{state}"\n')
+
     def flwr(self, *words: str, timeout: float = 120) -> str:
         done = subprocess.run(
             [str(BIN / "flwr"), *words], cwd=self.folder, env=self.environment, capture_output=True, text=True,

@@ -53,7 +53,7 @@ def test_an_answer_comes_back():
 
 
 def test_a_card_comes_back():
-    card = Card("north", "own", "1 8 8", 10, 70, 10, 20)
+    card = Card("north", "own", "1 8 8", "abc", 10, 70, 10, 20)
     assert codec.decode_card(wired(codec.encode_card(card))) == card
 
 

@@ -37,9 +37,7 @@ def test_fedcedar_over_tls_is_the_same_as_in_process_and_strangers_are_refused(t
     inside = fedkin.run(method, federation, out=tmp_path / "inside", **SETTINGS)
     with Sites(tmp_path / "sites", tls=True, rounds=2) as sites:
         for name in NAMES:
-            (sites.folder / "sites" / f"{name}.toml").write_text(
-                f'name = "{name}"\ndata = "{data / name}.npz"\nstate = "{sites.folder / "sites" / name}"\n'
-            )
+            sites.own_data(name, data / f"{name}.npz")
         for name in NAMES[:2]:
             sites.register(name)
             sites.supernode(name)

@@ -41,7 +41,8 @@ def started(folder: Path, *, tls: bool = False) -> Sites:
         sites.supernode(name)
     sites.run(**SETTINGS)
     sites.until(lambda: sites.rounds() == 1, 300, "round 1 did not end")
-    sites.until(lambda: sites.at_work("north") is not None, 60, "north did not begin with round 2")
+    before = sites.at_work("north")  # round 1's process may still be on its way out
+    sites.until(lambda: sites.at_work("north") not in (None, before), 60, "north did not begin with round 2")
     return sites
 
 

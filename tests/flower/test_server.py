@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def _quick(monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr(roll, "LOOK_EVERY", 0.0)
     monkeypatch.setattr(server, "PAUSE", 0.001)
+    monkeypatch.setattr(server, "PATIENCE", 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,7 @@ class World:
         return [(r.round, r.client, r.value) for r in self.history.select(metric)]
 
 
+@cache
 def inside(data: Path, method: str = "ditto", **settings: Any):
     federation = fedkin.federate(fedkin.from_folder(data), partition="by_group")
     return fedkin.run(method, federation, **{"rounds": 2, "evaluate_every": 0, **settings})
@@ -161,9 +164,14 @@ def restarted(grid, node, message):
     return "lost"
 
 
+def unavailable(grid, node, message):
+    return 5
+
+
 @pytest.mark.parametrize(
     ("what", "note"),
     [
+        (unavailable, "asked again: as ordered (Flower's code 5)"),
         (died, "asked again: as ordered (Flower's code 8)"),
         (moved, "it came back as another node"),
         (moved_after_work, "it came back as another node"),
@@ -189,7 +197,8 @@ def test_a_site_that_fails_three_times_is_left_out_of_the_round(tmp_path, data):
     ((round, client, why),) = world.told("dropped")
     assert (round, client) == (1, 1)
     assert "failed 3 times, at last with as ordered (Flower's code 8)" in why
-    absent = inside(data, arrive={1: 2})
+    federation = fedkin.federate(fedkin.from_folder(data), partition="by_group")
+    absent = fedkin.run("ditto", federation, rounds=2, evaluate_every=0, arrive={1: 2})
     assert world.history.values("personal", round=2) == absent.history.values("personal", round=2)
 
 
@@ -318,6 +327,15 @@ def test_rows_of_different_shapes_are_refused(tmp_path, data):
     np.savez(tmp_path / "other.npz", x=np.ones((20, 3)), y=np.zeros(20))
     world.grid.homes[world.node["west"]]["data"] = str(tmp_path / "other.npz")
     with pytest.raises(ValueError, match=r"different shapes \(north: \[6\].*west: \[3\]\)"):
+        world.serve()
+
+
+def test_columns_in_another_order_are_refused(tmp_path, data):
+    world = World(tmp_path, data)
+    for name, header in (("north", "a,b,y"), ("south", "a,b,y"), ("west", "b,a,y")):
+        (tmp_path / f"{name}.csv").write_text(header + "\n" + "1,2,0\n3,4,1\n" * 10)
+        world.grid.homes[world.node[name]]["data"] = str(tmp_path / f"{name}.csv")
+    with pytest.raises(ValueError, match="other names or another order"):
         world.serve()
 
 

@@ -82,6 +82,12 @@ def from_file(path: str | Path, *, label: str = "y") -> Arrays:
     return from_arrays(x, y, client=[place.stem] * len(y), ordered=True)
 
 
+def columns(path: str | Path, *, label: str = "y") -> tuple[str, ...]:
+    """Names of a .csv's columns, in their order, without the label's; a .npz has none."""
+    place = Path(path)
+    return tuple(name for name in _rows(place, label)[2] if name != label)
+
+
 def _rows(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any], list[str]]:
     """Rows, labels, and the header of a .csv."""
     x, y, header = (*_npz(path, label), []) if path.suffix == ".npz" else _csv(path, label)

@@ -18,7 +18,7 @@ def hello(message: Message, context: Context) -> Message:
         card = introduce(Home.read(context.node_config))
     except Exception as error:
         name = str(context.node_config.get("name", ""))
-        card = codec.Card(name, "", "", 0, 0, 0, 0, f"{type(error).__name__}: {error}")
+        card = codec.Card(name, "", "", "", 0, 0, 0, 0, f"{type(error).__name__}: {error}")
     return Message(codec.encode_card(card), reply_to=message)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, cast, get_type_hints
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -68,6 +68,8 @@ class Card(NamedTuple):
     client: str
     data: str
     shape: str
+    columns: str
+    """Digest of the columns' names, "" where they have none: in another order they would be another thing."""
     classes: int
     train: int
     validation: int
@@ -151,7 +153,7 @@ def _read(kind: Any, record: RecordDict) -> Any:
 # ---- the four messages
 def encode_request(request: Request, message: Message) -> RecordDict:
     """`message` is this client's own row."""
-    own = [part for part in message.own if isinstance(part, Tensor)]
+    own = cast(tuple[Tensor, ...], message.own)
     return RecordDict({"fields": _fields(request), "arrays": _arrays({"shared": message.shared, "own": own})})
 
 

@@ -31,9 +31,9 @@ class Roll:
         self._nodes: dict[int, Node] = {}
         self._speaks: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}
-        self._asked: dict[str, int] = {}
-        self._met: dict[int, float] = {}
-        """Nodes that were asked who they are, and when they may be asked again."""
+        self._asked: dict[str, Node] = {}
+        self._met: dict[Node, float] = {}
+        """Nodes that were asked who they are, and when they may be asked again; one that was restarted is a new one."""
         self._looked = 0.0
 
     def node(self, name: str) -> Node | None:
@@ -50,8 +50,8 @@ class Roll:
         if found is None:
             return self._looked - begin
         self._nodes = {n.node_id: Node(n.node_id, n.last_activated_at, n.public_key) for n in found}
-        new = [node for node in self._nodes if self._met.get(node, 0.0) < self._looked]
-        hello = [Message(RecordDict(), dst_node_id=node, message_type="query.hello") for node in new]
+        new = [node for node in self._nodes.values() if self._met.get(node, 0.0) < self._looked]
+        hello = [Message(RecordDict(), dst_node_id=node.id, message_type="query.hello") for node in new]
         for node, sent in zip(new, push(self._grid, hello)):
             if sent:
                 self._asked[sent] = node
@@ -63,9 +63,10 @@ class Roll:
     def absent(self) -> list[str]:
         return sorted(name for name in self._names if self.node(name) is None)
 
-    def _hear(self, node: int, reply: Message) -> None:
+    def _hear(self, newcomer: Node, reply: Message) -> None:
+        node, key = newcomer.id, newcomer.key
         if reply.has_error():
-            self._met[node] = time.monotonic() + ASK_AGAIN
+            self._met[newcomer] = time.monotonic() + ASK_AGAIN
             self._tell(f"node {node} did not say who it is: {reason(reply)}")
             return
         try:
@@ -73,7 +74,6 @@ class Roll:
         except Malformed as error:
             self._tell(f"node {node} is not let in: {error}")
             return
-        key = self._nodes[node].key if node in self._nodes else b""
         if card.error:
             self._tell(f"node {node} ('{card.client}') cannot take part: {card.error}")
         elif card.client not in self._names:

@@ -32,6 +32,7 @@ from fedkin.trackers import Tracker
 PAUSE = 0.1  # seconds between two looks for replies
 SILENCE = 3.0  # seconds without an answer of the superlink that are worth a note
 TRIES = 3  # a client whose process dies so many times in one exchange is given up for the round
+PATIENCE = 10.0  # seconds before a node that Flower takes to be gone is asked again, unless it was restarted
 NODE_UNAVAILABLE = 5  # Flower's code where a supernode is gone
 
 app = ServerApp()
@@ -101,6 +102,10 @@ class Roster:
         if len(shapes) > 1:
             told = "; ".join(f"{card.client}: [{card.shape}]" for card in self.cards)
             raise ValueError(f"The sites' rows have different shapes ({told}): make them alike.")
+        headers = {card.columns for card in self.cards if card.columns}
+        if len(headers) > 1:
+            told = "; ".join(f"{card.client}: {card.columns or 'no names'}" for card in self.cards)
+            raise ValueError(f"The sites' columns have other names or another order (digests {told}): make them alike.")
 
     def __len__(self) -> int:
         return len(self.cards)
@@ -166,6 +171,8 @@ class Ask:
     node: Node | None = None
     message: str | None = None
     tries: int = 0
+    avoid: tuple[Node | None, float] = (None, 0.0)
+    """A node that Flower takes to be gone, and until when it is left alone: for a while it is still on the list."""
     notes: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
 
@@ -239,7 +246,9 @@ class Deployment:
             ask.again(f"it came back as another node, {now.id}")
 
     def _send(self, asks: list[Ask]) -> None:
-        ready = [(ask, node) for ask in asks if (node := self._roll.node(ask.name)) is not None]
+        now = time.monotonic()
+        found = [(ask, self._roll.node(ask.name)) for ask in asks]
+        ready = [(a, node) for a, node in found if node is not None and not (node == a.avoid[0] and now < a.avoid[1])]
         letters = [Letter(ask.letter, dst_node_id=node.id, message_type="train") for ask, node in ready]
         for (ask, node), sent in zip(ready, push(self._grid, letters)):
             if sent:
@@ -247,7 +256,9 @@ class Deployment:
 
     def _receive(self, ask: Ask, reply: Letter) -> None:
         if reply.has_error():
-            if reply.error.code != NODE_UNAVAILABLE:
+            if reply.error.code == NODE_UNAVAILABLE:
+                ask.avoid = ask.node, time.monotonic() + PATIENCE
+            else:
                 ask.tries += 1
                 if ask.tries >= TRIES:
                     ask.outcome = self._failed(ask, f"failed {TRIES} times, at last with {reason(reply)}")

@@ -11,13 +11,14 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedkin.data import DATASETS, from_file
+from fedkin.data import DATASETS, columns, from_file
 from fedkin.engine.flower.codec import Answer, Card, Malformed, Request
 from fedkin.engine.flower.plan import NAME, Plan
 from fedkin.engine.work import Job, Outcome, Site, Task
@@ -85,6 +86,11 @@ class Home:
     def kind(self) -> str:
         return self.data if self.data in DATASETS else "own"
 
+    @property
+    def columns(self) -> str:
+        names = columns(self.data, label=self.label) if self.kind == "own" else ()
+        return blake2b("\n".join(names).encode(), digest_size=8).hexdigest() if names else ""
+
     def load(self) -> Federation:
         """A federation of this one client."""
         shares: dict[str, Any] = {"test": self.test, "validation": self.validation, "seed": self.seed}
@@ -114,6 +120,7 @@ def introduce(home: Home) -> Card:
         client=home.name,
         data=home.kind,
         shape=" ".join(map(str, mine.shape)),
+        columns=home.columns,
         classes=mine.classes,
         train=len(split.train),
         validation=len(split.validation),
