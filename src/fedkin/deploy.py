@@ -88,6 +88,7 @@ def init(given: Init) -> None:
     }
     for part, name in enumerate(sorted(given.clients)):
         files[f"sites/{name}.toml"] = _site(given, place, name, part)
+    (place / "server").mkdir(parents=True)  # for the superlink's database and the run
     for name, text in files.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)

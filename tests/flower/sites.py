@@ -113,11 +113,32 @@ class Sites:
             send(pid, signal.SIGKILL)
         process.wait()
 
+    def stop(self, name: str) -> float:
+        """Ask a process to end; returns how long it took. What it started may live on."""
+        process, begin = self.processes.pop(name), time.monotonic()
+        process.terminate()
+        process.wait(120)
+        return time.monotonic() - begin
+
+    def unwatch(self) -> None:
+        """End the log of the run, not the run: the superlink does not stop while somebody reads a log."""
+        self.kill("run")
+        (self.folder / "run.log").unlink()
+
+    def serving(self) -> list[int]:
+        """Processes of the run's server."""
+        out = []
+        for pid in self.mine():
+            with contextlib.suppress(OSError):
+                if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    out.append(pid)
+        return out
+
     def at_work(self, name: str) -> int | None:
         """The process of the site's ClientApp, while there is one."""
         for pid in tree(self.processes[name].pid):
             with contextlib.suppress(OSError):
-                if b"clientapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"flwr-clientapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     return pid
         return None
 
@@ -128,7 +149,7 @@ class Sites:
 
     def superlink(self) -> None:
         """Start it, on the database of the one before if there was one."""
-        words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--database", "server.db"]
+        words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--database", "server/state.db"]
         keys = ["--ssl-ca-certfile", "keys/ca.crt", "--ssl-certfile", "keys/server.crt", "--ssl-keyfile"]
         words += [*keys, "keys/server.key", "--enable-supernode-auth"] if self.tls else ["--insecure"]
         self.start("superlink", *words)
@@ -168,7 +189,8 @@ class Sites:
 
     # ---- looking
     def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def out(self) -> Path:

@@ -53,6 +53,8 @@ def test_each_site_has_a_file_of_its_own(tmp_path):
     assert len({home.state for home in homes}) == 2
     readme = (tmp_path / "new/README.md").read_text()
     assert "--node-config sites/a.toml" in readme
+    assert "--database server/state.db" in readme
+    assert (tmp_path / "new/server").is_dir()
     assert "flwr supernode register keys/b.pub tls" in readme
 
 

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
 
 import fedkin
-from tests.flower.sites import NAMES, Sites, tree
+from tests.flower.sites import NAMES, Sites
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ROUNDS = 3
@@ -105,12 +105,29 @@ def test_a_client_process_that_is_killed_is_started_again(tmp_path, undisturbed,
 def test_the_superlink_is_restarted_on_its_database(tmp_path, undisturbed, capsys):
     sites = started(tmp_path / "sites")
     try:
-        process = sites.processes.pop("superlink")
-        process.terminate()
-        process.wait(60)
+        sites.unwatch()
+        down = sites.stop("superlink")
         time.sleep(7)
         sites.superlink()
+        with capsys.disabled():
+            print(f"\n  the superlink took {down:.1f} s to stop")
         assert_the_same(sites, undisturbed, notes="the superlink did not answer", capsys=capsys)
+    finally:
+        sites.__exit__()
+
+
+def test_the_superlink_is_away_for_longer_than_flower_waits(tmp_path, undisturbed, capsys):
+    """Flower ends the run; the next one goes on with it."""
+    sites = started(tmp_path / "sites")
+    try:
+        sites.unwatch()
+        sites.stop("superlink")
+        time.sleep(80)
+        sites.superlink()
+        sites.until(lambda: not sites.serving(), 200, "Flower did not give the run up")
+        assert sites.rounds() < ROUNDS
+        sites.run(**SETTINGS)
+        assert_the_same(sites, undisturbed, notes=None, capsys=capsys)
     finally:
         sites.__exit__()
 
@@ -118,15 +135,10 @@ def test_the_superlink_is_restarted_on_its_database(tmp_path, undisturbed, capsy
 def test_the_server_is_killed_and_the_run_goes_on_with_the_next_one(tmp_path, undisturbed, capsys):
     sites = started(tmp_path / "sites")
     try:
-        (server,) = [
-            pid
-            for pid in tree(sites.processes["superlink"].pid)
-            if b"serverapp" in (words := Path(f"/proc/{pid}/cmdline").read_bytes()) and b"superexec" not in words
-        ]
+        (server,) = sites.serving()
         os.kill(server, signal.SIGKILL)
-        sites.processes.pop("run").wait(200)
+        sites.unwatch()
         assert sites.rounds() == 1
-        (sites.folder / "run.log").unlink()
         sites.run(**SETTINGS)
         assert_the_same(sites, undisturbed, notes=None, capsys=capsys)
         sites.processes["run"].wait(60)
