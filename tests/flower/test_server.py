@@ -307,11 +307,20 @@ def test_a_name_belongs_to_its_key(tmp_path, data, capsys):
     def usurp(grid, node, message):
         world.join("south", like="west", key=b"west's")
 
-    world = World(tmp_path, data, Once("north", 1, usurp), run__bind_keys=True)
+    world = World(tmp_path, data, Once("north", 1, usurp), run__bind_keys=True, run__time_limit=2)
     for name in NAMES:
         world.grid.nodes[world.node[name]].public_key = name.encode()
     assert_same(world.serve().history, inside(data).history)
     assert "it calls itself 'south', but has another key" in capsys.readouterr().out
+    # nor when the server is started again
+    again = World(tmp_path, data, run__bind_keys=True, run__rounds=3, run__time_limit=2)
+    for name in NAMES:
+        again.grid.nodes[again.node[name]].public_key = b"west's" if name == "south" else name.encode()
+    again.serve()
+    out = capsys.readouterr().out
+    assert "it calls itself 'south', but has another key" in out
+    assert "south is not there; the run goes on without it" in out
+    assert [(round, client) for round, client, _ in again.told("dropped")] == [(3, 1)]
 
 
 def test_a_site_without_its_data_says_so(tmp_path, data, capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import httpx
@@ -25,12 +25,21 @@ class Node(NamedTuple):
 
 
 class Roll:
-    def __init__(self, grid: Grid, names: Sequence[str], *, bind_keys: bool, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        names: Sequence[str],
+        *,
+        tell: Callable[[str], None],
+        bind_keys: bool = False,
+        keys: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """`bind_keys`: a name belongs to the key it first came with; `keys` are those of before."""
         self._grid, self._names, self._bind, self._tell = grid, set(names), bind_keys, tell
         self.cards: dict[str, Card] = {}
         self._nodes: dict[int, Node] = {}
         self._speaks: dict[str, int] = {}
-        self._keys: dict[str, bytes] = {}
+        self.keys: dict[str, bytes] = dict(keys or {})
         self._asked: dict[str, Node] = {}
         self._met: dict[Node, float] = {}
         """Nodes that were asked who they are, and when they may be asked again; one that was restarted is a new one."""
@@ -78,7 +87,7 @@ class Roll:
             self._tell(f"node {node} ('{card.client}') cannot take part: {card.error}")
         elif card.client not in self._names:
             self._tell(f"node {node} is not let in: '{card.client}' is none of {', '.join(sorted(self._names))}")
-        elif self._bind and self._keys.setdefault(card.client, key) != key:
+        elif self._bind and self.keys.setdefault(card.client, key) != key:
             self._tell(f"node {node} is not let in: it calls itself '{card.client}', but has another key")
         elif card.client in self.cards and self.cards[card.client].shape != card.shape:
             self._tell(f"node {node} is not let in: '{card.client}' has rows of another shape than before")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -45,9 +45,14 @@ def main(grid: Grid, context: Context) -> None:
 
 def serve(grid: Grid, plan: Plan) -> Result:
     out = Path(plan.out)
-    roll = Roll(grid, plan.clients, bind_keys=plan.bind_keys, tell=_say)
+    before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
+    keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
+    roll = Roll(grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys)
     absent = roll.gather(plan.wait)
-    cards = _cards(out, roll, plan, absent)
+    cards = {name: Card(**site["card"]) for name, site in before.items()} | roll.cards
+    _check_cards(cards, plan, absent)
+    sites = {name: {"card": card._asdict(), "key": roll.keys.get(name, b"").hex()} for name, card in cards.items()}
+    write_json(out / "sites.json", sites, durable=True)
     roster = Roster(tuple(cards[name] for name in plan.clients))
     name = _name(out)
     return run(
@@ -74,11 +79,8 @@ def _name(out: Path) -> str:
     return name
 
 
-def _cards(out: Path, roll: Roll, plan: Plan, absent: list[str]) -> dict[str, Card]:
-    """What the sites said of themselves, now or when the run was begun."""
-    path = out / "sites.json"
-    before = {k: Card(*v) for k, v in json.loads(path.read_text()).items()} if path.exists() else {}
-    cards = {**before, **roll.cards}
+def _check_cards(cards: Mapping[str, Card], plan: Plan, absent: Sequence[str]) -> None:
+    """Everybody has said something of itself, now or when the run was begun."""
     unknown = [name for name in plan.clients if name not in cards]
     if unknown:
         raise RuntimeError(
@@ -87,8 +89,6 @@ def _cards(out: Path, roll: Roll, plan: Plan, absent: list[str]) -> dict[str, Ca
         )
     for name in absent:
         _say(f"{name} is not there; the run goes on without it until it comes back")
-    write_json(path, {k: list(v) for k, v in sorted(cards.items())}, durable=True)
-    return cards
 
 
 @dataclass(frozen=True)
