@@ -135,10 +135,11 @@ class Sites:
         return out
 
     def at_work(self, name: str) -> int | None:
-        """The process of the site's ClientApp, while there is one."""
+        """The process of the site's ClientApp, once it has its task: then it imports our code, and torch with it."""
         for pid in tree(self.processes[name].pid):
             with contextlib.suppress(OSError):
-                if b"flwr-clientapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                is_app = b"flwr-clientapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                if is_app and b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes():
                     return pid
         return None
 

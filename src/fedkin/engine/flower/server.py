@@ -30,7 +30,7 @@ from fedkin.store import write_json
 from fedkin.trackers import Tracker
 
 PAUSE = 0.1  # seconds between two looks for replies
-SILENCE = 3.0  # seconds without an answer of the superlink that are worth a note
+SILENCE = 5.0  # seconds without an answer of the superlink that are worth a note
 TRIES = 3  # a client whose process dies so many times in one exchange is given up for the round
 PATIENCE = 10.0  # seconds before a node that Flower takes to be gone is asked again, unless it was restarted
 NODE_UNAVAILABLE = 5  # Flower's code where a supernode is gone
