@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
+import shlex
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -174,13 +175,13 @@ insecure = true
 
 [superlink.tls]
 address = "{superlink}"
-root-certificates = "{place / "keys" / "ca.crt"}"
+root-certificates = {_toml(str(place / "keys" / "ca.crt"))}
 """
 
 
 def _environment(place: Path) -> str:
     return f"""\
-export FLWR_HOME={place / "flower"}
+export FLWR_HOME={shlex.quote(str(place / "flower"))}
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1  # fedkin and torch are here; nothing is to be downloaded
 export FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_TELEMETRY_ENABLED=0
@@ -192,7 +193,7 @@ def _site(given: Init, place: Path, name: str, part: int) -> str:
 # What this site knows of itself. The name leaves the site, and how many rows there are; no row, and no path unless an
 # error message has it.
 name = "{name}"
-state = "{place / "sites" / name}"  # private states and the personal model
+state = {_toml(str(place / "sites" / name))}  # private states and the personal model
 data = "{given.data}"  # a built-in data set to try things with, of which this site has one part:
 clients = {len(given.clients)}
 part = {part}

@@ -47,14 +47,16 @@ def test_flower_takes_the_app_and_the_connections(tmp_path, monkeypatch):
 
 
 def test_each_site_has_a_file_of_its_own(tmp_path):
-    assert deploy("init", tmp_path / "new", "--clients", "b", "a") == 0
-    homes = [Home.read(tomllib.loads((tmp_path / f"new/sites/{name}.toml").read_text())) for name in "ab"]
+    place = tmp_path / "my new folder"
+    assert deploy("init", place, "--clients", "b", "a") == 0
+    homes = [Home.read(tomllib.loads((place / f"sites/{name}.toml").read_text())) for name in "ab"]
+    assert f"FLWR_HOME='{place}/flower'" in (place / "env.sh").read_text()
     assert [(home.name, home.part, home.clients) for home in homes] == [("a", 0, 2), ("b", 1, 2)]
     assert len({home.state for home in homes}) == 2
-    readme = (tmp_path / "new/README.md").read_text()
+    readme = (place / "README.md").read_text()
     assert "--node-config sites/a.toml" in readme
     assert "--database server/state.db" in readme
-    assert (tmp_path / "new/server").is_dir()
+    assert (place / "server").is_dir()
     assert "flwr supernode register keys/b.pub tls" in readme
 
 
