@@ -260,6 +260,9 @@ def test_a_server_that_was_stopped_goes_on(tmp_path, data):
     for node in list(world.grid.nodes):  # Flower calls them otherwise in the next run
         world.grid.join(world.grid.leave(node))
     assert_same(world.serve().history, inside(data, rounds=3).history)
+    assert sorted(world.told("note")) == [
+        (2, client, "the server was started again after round 1") for client in range(3)
+    ]
     assert json.loads((tmp_path / "out" / "run.json").read_text()) == name
     assert len(world.grid.asked) == 3 * (1 + 2 + 1)  # hello, rounds 2 and 3, the last measurement
 

@@ -62,6 +62,11 @@ class Checkpoint:
         state = load_state(self._place / self._manifest["server"])
         return state, self._manifest["round"], self._manifest["history"]
 
+    @property
+    def done(self) -> int:
+        """Rounds behind the last checkpoint."""
+        return int(self._manifest["round"]) if self._manifest else 0
+
     def finished(self, rounds: int) -> bool:
         return (
             self._manifest is not None and self._manifest["round"] == rounds and (self.folder / "summary.json").exists()

@@ -188,9 +188,14 @@ class Deployment:
     def __init__(self, grid: Grid, roll: Roll, job: Job, book: Checkpoint, name: str, time_limit: float) -> None:
         self._grid, self._roll, self._job, self._book = grid, roll, job, book
         self._name, self._limit = name, time_limit
+        # told once, with the first task: an interruption is part of a run's history
+        self._news = [f"the server was started again after round {book.done}"] if book.done else []
 
     def run(self, tasks: list[Task], message: Message) -> list[Outcome]:
         asks = [Ask(task, self._job.federation.names[task.client], self._letter(task, message)) for task in tasks]
+        for ask in asks:
+            ask.notes += self._news
+        self._news = []
         end = time.monotonic() + self._limit
         while (open_ := [ask for ask in asks if ask.outcome is None]) and time.monotonic() < end:
             silence = self._roll.look()
