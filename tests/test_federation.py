@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.data import Arrays, from_arrays, load
-from fedkin.engine.checkpoint import fingerprint
 from fedkin.federation import Federation, federate
+
+fingerprint = Federation.fingerprint
 
 
 def table(rows: int, classes: int = 4, seed: int = 0, **more) -> Arrays:

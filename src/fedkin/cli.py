@@ -33,6 +33,7 @@ fedkin: personalised federated learning
   fedkin bench                       our own leaderboard: all methods at one fixed budget
   fedkin cite METHOD …               BibTeX of the methods' papers
   fedkin verify [METHOD …]           check methods, built-in or yours (file.py:Class), against the contract
+  fedkin deploy init|keys DIR        an app for real sites over Flower, and keys to try TLS with
 
 A method's options in `compare` follow its name: fedkin compare local fedprox,mu=0.1 fedprox,mu=1
 """
@@ -130,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "cite": cite,
         "reproduce": reproduce,
         "bench": bench,
+        "deploy": deploy,
     }
     try:
         if words[0] not in commands:
@@ -533,6 +535,16 @@ def cite(words: list[str]) -> int:
         lookup(METHODS, name.split(",")[0], "method")
     print(citation(words), end="")
     return 0
+
+
+def deploy(words: list[str]) -> int:
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise UserError("fedkin deploy needs Flower: pip install 'fedkin[flower]'.")
+    from fedkin.deploy import main
+
+    return main(words)
 
 
 def verify(words: list[str]) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +29,30 @@ class Split:
     train: Ints
     validation: Ints
     test: Ints
+
+
+class Population(Protocol):
+    """Clients as a run sees them, wherever their rows are."""
+
+    @property
+    def description(self) -> dict[str, Any]: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def groups(self) -> Ints | None: ...
+    @property
+    def sizes(self) -> Tensor: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def example(self) -> Tensor: ...
+    def __len__(self) -> int: ...
+    def data(self, client: int, *, with_test: bool = False) -> Data: ...
+    def test(self, client: int) -> Rows: ...
+    def fingerprint(self) -> str: ...
+    def facts(self) -> Iterator[tuple[int | None, str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -114,6 +140,31 @@ class Federation:
     def example(self) -> Tensor:
         """One row, to build a network for."""
         return self.rows(0, self.splits[0].train[:1]).x
+
+    def fingerprint(self) -> str:
+        """Of who has which rows with which labels: tells own data apart, and data sets that changed on disk."""
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update(np.ascontiguousarray(self.arrays.y).tobytes())
+        digest.update(np.ascontiguousarray(self.arrays.x).data)
+        for split in self.splits:
+            for part in (split.train, split.validation, split.test):
+                digest.update(part.tobytes() + b"|")
+        return digest.hexdigest()
+
+    def facts(self) -> Iterator[tuple[int | None, str, Any]]:
+        """For the history: client (None: all of them), metric, value."""
+        yield None, "mean_kld", self.mean_kld
+        if self.partition.edges is not None:
+            yield None, "true_edges", self.partition.edges.tolist()
+        for client, split in enumerate(self.splits):
+            yield client, "train_rows", len(split.train)
+            yield client, "validation_rows", len(split.validation)
+            yield client, "test_rows", len(split.test)
+            yield client, "labels", self.counts[client].tolist()
+            if self.groups is not None:
+                yield client, "group", int(self.groups[client])
+            if self.names[client] != f"client {client}":
+                yield client, "name", self.names[client]
 
 
 def federate(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.data.arrays import Arrays
-from fedkin.data.own import from_arrays, from_folder
+from fedkin.data.own import columns, from_arrays, from_file, from_folder
 from fedkin.registry import Entry, lookup
 
 DATASETS: dict[str, Entry] = {
@@ -38,4 +38,4 @@ def load(name: str, folder: str | Path | None = None, **options: Any) -> Arrays:
     return arrays
 
 
-__all__ = ["DATASETS", "DEFAULT_MODEL", "Arrays", "from_arrays", "from_folder", "load"]
+__all__ = ["DATASETS", "DEFAULT_MODEL", "Arrays", "columns", "from_arrays", "from_file", "from_folder", "load"]

@@ -58,15 +58,11 @@ def from_folder(folder: str | Path, *, label: str = "y") -> Arrays:
     who: list[str] = []
     columns: list[str] = []
     for path in files:
-        if path.suffix == ".npz":
-            x, y = _npz(path, label)
-        else:
-            x, y, header = _csv(path, label)
+        x, y, header = _rows(path, label)
+        if header:
             columns = columns or header
             if header != columns:
                 raise ValueError(f"{path} has the columns {', '.join(header)}; another file has {', '.join(columns)}.")
-        if x.ndim < 2 or not x.size or y.shape != x.shape[:1]:
-            raise ValueError(f"{path} must hold rows and a label for each; x has shape {x.shape}, {label} {y.shape}.")
         if xs and x.shape[1:] != xs[0].shape[1:]:
             raise ValueError(
                 f"{path} has rows of shape {x.shape[1:]}, {files[0]} of {xs[0].shape[1:]}: make them alike."
@@ -75,6 +71,29 @@ def from_folder(folder: str | Path, *, label: str = "y") -> Arrays:
         ys.append(y)
         who += [path.stem] * len(y)
     return from_arrays(np.concatenate(xs), np.concatenate(ys), client=who, ordered=True)
+
+
+def from_file(path: str | Path, *, label: str = "y") -> Arrays:
+    """One client's file, as `from_folder` takes many."""
+    place = Path(path)
+    if place.suffix not in (".npz", ".csv") or not place.is_file():
+        raise ValueError(f"There is no .npz or .csv file {place}.")
+    x, y, _ = _rows(place, label)
+    return from_arrays(x, y, client=[place.stem] * len(y), ordered=True)
+
+
+def columns(path: str | Path, *, label: str = "y") -> tuple[str, ...]:
+    """Names of a .csv's columns, in their order, without the label's; a .npz has none."""
+    place = Path(path)
+    return tuple(name for name in _rows(place, label)[2] if name != label)
+
+
+def _rows(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any], list[str]]:
+    """Rows, labels, and the header of a .csv."""
+    x, y, header = (*_npz(path, label), []) if path.suffix == ".npz" else _csv(path, label)
+    if x.ndim < 2 or not x.size or y.shape != x.shape[:1]:
+        raise ValueError(f"{path} must hold rows and a label for each; x has shape {x.shape}, {label} {y.shape}.")
+    return x, y, header
 
 
 def _npz(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -6,7 +6,6 @@ file, and how much of history.jsonl was written by then; whatever is not named i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import shlex
@@ -16,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.federation import Federation
 from fedkin.protocol import State
 from fedkin.store import load_state, save_state, write_json
 
@@ -64,6 +62,11 @@ class Checkpoint:
         state = load_state(self._place / self._manifest["server"])
         return state, self._manifest["round"], self._manifest["history"]
 
+    @property
+    def done(self) -> int:
+        """Rounds behind the last checkpoint."""
+        return int(self._manifest["round"]) if self._manifest else 0
+
     def finished(self, rounds: int) -> bool:
         return (
             self._manifest is not None and self._manifest["round"] == rounds and (self.folder / "summary.json").exists()
@@ -88,6 +91,11 @@ class Checkpoint:
     def client(self, client: int) -> Path | None:
         name = self._clients.get(client)
         return self._place / name if name else None
+
+    def kept(self, client: int) -> set[str]:
+        """Names of the states a client may still be asked to start from: the present one and the checkpoint's."""
+        saved = self._manifest["clients"].get(str(client)) if self._manifest else None
+        return {name for name in (self._clients.get(client), saved) if name}
 
     def next(self, client: int, round: int, exchange: int) -> Path:
         return self._place / f"client-{client:06d}-{round:06d}-{exchange}.safetensors"
@@ -119,17 +127,6 @@ def _differences(old: dict[str, Any], new: dict[str, Any], free: set[str]) -> li
             if a.get(key) != b.get(key) and not (part == "options" and key in free):
                 out.append(f"{part}.{key}: {a.get(key)} there, {b.get(key)} now")
     return out
-
-
-def fingerprint(federation: Federation) -> str:
-    """Of who has which rows with which labels: tells own data apart, and data sets that changed on disk."""
-    digest = hashlib.blake2b(digest_size=8)
-    digest.update(np.ascontiguousarray(federation.arrays.y).tobytes())
-    digest.update(np.ascontiguousarray(federation.arrays.x).data)
-    for split in federation.splits:
-        for part in (split.train, split.validation, split.test):
-            digest.update(part.tobytes() + b"|")
-    return digest.hexdigest()
 
 
 def environment() -> dict[str, str]:

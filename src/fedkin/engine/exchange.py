@@ -91,6 +91,8 @@ class Exchanges:
                 desk.book.commit(task.client, task.new_state)
             for metric, value in outcome.scores.items():
                 desk.history.add(self._round, task.client, metric, value, "round")
+            for note in outcome.notes:
+                desk.history.add(self._round, task.client, "note", note)
 
     def _good(self, outcomes: dict[int, Outcome], name: str) -> dict[int, Outcome]:
         """Those that answered as they should; the others are named in the history."""

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from fedkin.costs import Device
-from fedkin.engine.checkpoint import Checkpoint, environment, fingerprint
+from fedkin.engine.checkpoint import Checkpoint, environment
 from fedkin.engine.exchange import Desk, Engine, Exchanges, NoReplies, explain
 from fedkin.engine.options import FREE, Options, settled
 from fedkin.engine.pool import Pool
 from fedkin.engine.serial import Serial
 from fedkin.engine.work import Job, Task
-from fedkin.federation import Federation
+from fedkin.federation import Population
 from fedkin.history import History
 from fedkin.maths.cluster import rand_index
 from fedkin.models.build import Source, maker, resolve
@@ -36,6 +36,7 @@ from fedkin.store import write_json
 from fedkin.summary import summarise
 from fedkin.trackers import Tracker
 
+Connect = Callable[[Job, Checkpoint], Engine]
 MIXING_LIMIT = 400  # beyond so many clients the matrix of who learns from whom is not written down
 MIXING_CELLS = 5_000  # above so many numbers in a round, the matrices of every second, third, … round are
 
@@ -50,7 +51,7 @@ class Result:
 
 def run(
     method: Method | str,
-    federation: Federation,
+    federation: Population,
     *,
     model: Source = "auto",
     model_options: dict[str, Any] | None = None,
@@ -61,12 +62,14 @@ def run(
     trackers: Sequence[Tracker] = (),
     label: str | None = None,
     options: Options | None = None,
+    connect: Connect | None = None,
     **settings: Any,
 ) -> Result:
     """Run a method on a federation.
 
     `settings` are fields of `Options` (rounds, participation, seed, …) and of `Training` (lr, epochs, batch_size, …).
-    With `out`, a run that was stopped goes on where it was; `fresh` starts over.
+    With `out`, a run that was stopped goes on where it was; `fresh` starts over. `connect` makes an engine of one's own
+    in the place of `options.engine`.
     """
     if isinstance(method, str):
         from fedkin.methods import method as by_name
@@ -82,7 +85,7 @@ def run(
         "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
         "sees_test": method.sees_test,
         "federation": federation.description,
-        "fingerprint": fingerprint(federation),
+        "fingerprint": federation.fingerprint(),
         "model": {"name": _name(source), "head": head, "start": _hash(make(0)), **(model_options or {})},
         "training": asdict(training),
         "options": asdict(options),
@@ -93,7 +96,7 @@ def run(
         if fresh and out is not None:
             _clear(place)
         book = Checkpoint.open(place, config, FREE)
-        loop = _Loop(job, options, config, book, make, trackers, keep=out is not None)
+        loop = _Loop(job, options, config, book, make, trackers, connect, keep=out is not None)
         try:
             return loop.run(Path(out) if out is not None else None)
         finally:
@@ -109,11 +112,12 @@ class _Loop:
         book: Checkpoint,
         make: Callable[[int], torch.nn.Module],
         trackers: Sequence[Tracker],
+        connect: Connect | None,
         *,
         keep: bool,
     ) -> None:
         self.job, self.options, self.config, self.book = job, options, config, book
-        self.trackers, self.keep = trackers, keep
+        self.trackers, self.keep, self.connect = trackers, keep, connect
         federation = job.federation
         net = Network(job.make(), federation.example, job.head)
         self.fed = Server(
@@ -147,7 +151,8 @@ class _Loop:
         self.history = History(book.folder / "history.jsonl", keep=kept)
         if state is None:
             state = method.init(self._present(1))
-            self._write_partition()
+            for client, metric, value in self.job.federation.facts():
+                self.history.add(0, client, metric, value)
         book.start(self.config)
         self.desk = Desk(self.job, options, self.fed, book, self.history, self._engine(), self.trackers)
         for tracker in self.trackers:
@@ -177,6 +182,8 @@ class _Loop:
 
     def _engine(self) -> Engine:
         options = self.options
+        if self.connect is not None:
+            return self.connect(self.job, self.book)
         if options.engine == "ray":
             from fedkin.engine.ray import Ray
 
@@ -272,6 +279,8 @@ class _Loop:
         outcomes = self.desk.engine.run(tasks, self.job.method.send(state, ids))
         explain(outcomes)
         for outcome in outcomes:
+            for note in outcome.notes:
+                self.history.add(round, outcome.client, "note", note, "all")
             if outcome.error:
                 self.history.add(round, outcome.client, "unmeasured", outcome.error, "all")
             for metric, value in outcome.scores.items():
@@ -283,21 +292,6 @@ class _Loop:
             for path in folder.glob("*.safetensors"):
                 if path.name not in files.values():
                     path.unlink()
-
-    def _write_partition(self) -> None:
-        federation = self.job.federation
-        self.history.add(0, None, "mean_kld", federation.mean_kld)
-        if federation.partition.edges is not None:
-            self.history.add(0, None, "true_edges", federation.partition.edges.tolist())
-        for client, split in enumerate(federation.splits):
-            self.history.add(0, client, "train_rows", len(split.train))
-            self.history.add(0, client, "validation_rows", len(split.validation))
-            self.history.add(0, client, "test_rows", len(split.test))
-            self.history.add(0, client, "labels", federation.counts[client].tolist())
-            if federation.groups is not None:
-                self.history.add(0, client, "group", int(federation.groups[client]))
-            if federation.names[client] != f"client {client}":
-                self.history.add(0, client, "name", federation.names[client])
 
     def _tell(self, round: int, seconds: float) -> None:
         scope = "all" if self._scheduled(round) or round == self.options.rounds else "round"

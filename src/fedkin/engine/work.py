@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedkin.federation import Federation
+from fedkin.federation import Population
 from fedkin.local import score
 from fedkin.models.network import Network
 from fedkin.protocol import Me, Message, Method, Model, Reply, Rows, State, Training
@@ -27,7 +27,7 @@ class Job:
     """All that stays the same in a run."""
 
     method: Method
-    federation: Federation
+    federation: Population
     make: Callable[[], nn.Module]
     head: str | None
     training: Training
@@ -62,6 +62,8 @@ class Outcome(NamedTuple):
     trace: str = ""
     model: str = ""
     """File name of the personal model, where it was kept."""
+    notes: tuple[str, ...] = ()
+    """What went wrong on the way and was put right: it is written to the history."""
 
 
 def failed(task: Task, why: str) -> Outcome:

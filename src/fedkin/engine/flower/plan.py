@@ -1,0 +1,112 @@
+"""What a deployed run is to do, from `[tool.flwr.app.config]` of its app: the same at the server and at every site."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from fedkin.engine.options import Options, settled
+from fedkin.protocol import Method, Training
+
+RUN = ("rounds", "participation", "seed", "evaluate_every", "time_limit", "checkpoint_every", "save_models")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+TIME_LIMIT = 600.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    method: Method
+    label: str
+    model: str
+    model_options: dict[str, Any]
+    head: str | None
+    training: Training
+    options: Options
+    clients: tuple[str, ...]
+    """Names of all clients, sorted: a client's number is its place here, whatever order they were written in."""
+    out: str
+    """The server's folder for everything of this run."""
+    wait: float
+    """Seconds to wait for all clients before the first round."""
+    bind_keys: bool
+    """A name belongs to the node key that it first came with. Only for sites that have keys of their own."""
+
+
+def read(config: Mapping[str, Any]) -> Plan:
+    from fedkin.methods import method
+
+    tables: dict[str, dict[str, Any]] = {"method": {}, "model": {}, "training": {}, "run": {}}
+    for key, value in config.items():
+        table, _, name = key.partition(".")
+        if table not in tables or not name:
+            raise ValueError(f"The app's config has '{key}'; its tables are {', '.join(tables)}.")
+        tables[table][name] = value
+    of_run = tables["run"]
+    label = str(_taken(tables["method"], "name", "method.name", "the method, such as fedcedar"))
+    default = method(label)
+    known: dict[str, Any] = _defaults(default) if is_dataclass(default) else {}
+    made = method(label, **_typed(tables["method"], known, "method"))
+    model = str(tables["model"].pop("name", "auto"))
+    head = str(tables["model"].pop("head", "")) or None
+    training = Training(**_typed(tables["training"], _defaults(Training()), "training"))
+    names = str(_taken(of_run, "clients", "run.clients", "the clients' names, with blanks between")).split()
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"run.clients has '{name}': a name is made of letters, digits, '.', '_' and '-'.")
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(f"run.clients='{' '.join(names)}' must name each client once.")
+    out = str(_taken(of_run, "out", "run.out", "the server's folder for this run"))
+    if not Path(out).is_absolute():
+        raise ValueError(f"run.out='{out}' must be an absolute path: Flower chooses where the server's process runs.")
+    own = _typed(
+        {k: of_run.pop(k) for k in ("wait", "bind_keys") if k in of_run}, {"wait": 300.0, "bind_keys": False}, "run"
+    )
+    given = _typed(of_run, {k: v for k, v in _defaults(Options()).items() if k in RUN}, "run")
+    options, training = settled(Options(), training, {"time_limit": TIME_LIMIT, "checkpoint_every": 1, **given})
+    if not options.time_limit:
+        raise ValueError("run.time_limit=0 would wait for ever for a site that is gone: give seconds.")
+    return Plan(
+        method=made,
+        label=label,
+        model=model,
+        model_options=tables["model"],
+        head=head,
+        training=training,
+        options=options,
+        clients=tuple(sorted(names)),
+        out=out,
+        wait=own.get("wait", 300.0),
+        bind_keys=own.get("bind_keys", False),
+    )
+
+
+def _defaults(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value)}
+
+
+def _taken(table: dict[str, Any], name: str, key: str, what: str) -> Any:
+    if name not in table:
+        raise ValueError(f"The app's config must have {key}: {what}.")
+    return table.pop(name)
+
+
+def _typed(given: Mapping[str, Any], known: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """Values as the defaults' types have them; TOML's 1 is a number of 1.0 too."""
+    out = {}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"The app's config has {table}.{name}; known are {', '.join(known)}.")
+        kind = type(known[name])
+        if kind is float and type(value) is int:
+            value = float(value)
+        if kind in (bool, int, float, str):
+            if type(value) is not kind:
+                raise ValueError(f"{table}.{name}={value!r} must be a {kind.__name__}, as {known[name]!r} is.")
+        elif isinstance(value, str):  # TOML tables of Flower hold no lists: "(0, 0, 1)"
+            value = ast.literal_eval(value)
+        out[name] = value
+    return out
