@@ -364,14 +364,17 @@ def test_watch_shows_a_run_while_it_goes_on(opened, tmp_path):
         assert page.run("Number(document.getElementById('round').max)") > first, "the slider grows with the run"
         assert page.run("window.unbroken"), "and the page was not loaded anew"
         end(going)
+        assert page.complaints == []
         end(server)
         page.wait(f"{live}.includes('does not answer')")
-        page.forget()  # the browser logs each request that was refused
         server, _ = watched(found[1])
         page.wait(at)
+        assert all("ERR_CONNECTION_REFUSED" in c for c in page.complaints), "the browser logs what was refused"
+        page.forget()
         subprocess.run(command(3, "--fresh"), stdout=subprocess.DEVNULL, check=True)
         page.wait(f"{live} === 'finished' && document.getElementById('round').max === '3'")
-        page.forget()
+        page.call("Page.navigate", url="about:blank")  # or it would go on asking a server that is gone
+        page.wait("location.href === 'about:blank'")
     finally:
         end(server)
         if going is not None:

@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         try:
             answer = self._found()
-        except read.NoRun:
+        except FileNotFoundError:  # no run yet, or it is just being started over: no news
             answer = 204, "", ""
         except (OSError, ValueError, KeyError) as error:  # a file that is just being replaced: the page asks again
             answer = 503, "text/plain", f"{type(error).__name__}: {error}"
