@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -23,13 +23,12 @@ def call(capsys, *words: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("words", [["--help"], ["list"], ["list", "methods"]])
 def test_help_and_lists_are_quick(words):
-    best = 9.0
-    for _ in range(3):
-        begin = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", "fedkin", *words], capture_output=True, text=True, check=True)
-        best = min(best, time.perf_counter() - begin)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-m", "fedkin", *words], capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stdout
-    assert best < 2.5, "nothing heavy may be imported for this"  # 0.1 to 0.4 s on a quiet machine
+    # of the processor, not by the clock: others may be at work. 0.1 to 0.4 s; torch alone takes more than 2
+    assert after.ru_utime - before.ru_utime < 1.5, "nothing heavy may be imported for this"
 
 
 def test_torch_is_not_imported_for_help():

@@ -157,7 +157,7 @@ def run_one(job: Job, out: Path) -> None:
     begin = time.perf_counter()
     federation = _federation(key(setting), job.seed)
     name, fields = parse(job.method)
-    if fields.get("nodes") == "true":  # FedCEDAR's case study: its server knows the nodes
+    if fields.get("nodes") is True:  # FedCEDAR's case study: its server knows the nodes
         assert federation.groups is not None
         fields["nodes"] = tuple(federation.groups.tolist())
     train = len(federation.splits[0].train)
