@@ -11,6 +11,7 @@ import numpy as np
 
 from fedkin.papers import measures
 from fedkin.papers.declare import Cell, Measure, Run
+from fedkin.report.figures import COLOURS, DASHES, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,18 +19,8 @@ if TYPE_CHECKING:
 
     from fedkin.papers.outcome import Outcome
 
-# Okabe and Ito's colours; line styles and hatches tell them apart in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-LINES = ("-", "--", "-.", ":")
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-}
+BLACK, BLUE, RED, GREEN = COLOURS[:4]
+GRID: dict[Any, Any] = {"axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.25}
 
 
 @contextmanager
@@ -39,7 +30,7 @@ def page(columns: int = 1, rows: int = 1, *, width: float = 4.2, height: float =
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context({**STYLE, **GRID}):
         figure = Figure(figsize=(width * columns, height * rows))
         FigureCanvasAgg(figure)
         axes = figure.subplots(rows, columns, squeeze=False)
@@ -114,11 +105,11 @@ def curves(outcome: Outcome, also: str = "", reduce: str = "mean") -> Figure:
 
 def _curves(ax: Axes, outcome: Outcome, column: str, metric: str, reduce: str) -> None:
     accuracy = metric == "personal"
-    for cell, colour, line in zip([c for c in _there(outcome) if c.column == column], cycle(COLOURS), cycle(LINES)):
+    for cell, colour, line in zip([c for c in _there(outcome) if c.column == column], cycle(COLOURS), cycle(DASHES)):
         drawn = [measures.curve(run, metric, reduce) for run in _runs(outcome, cell)]
         rounds = drawn[0][0]
         values = np.array([v for _, v in drawn]) * (100 if accuracy else 1)
-        ax.plot(rounds, values.mean(0), line, color=colour, label=cell.row)
+        ax.plot(rounds, values.mean(0), linestyle=line, color=colour, label=cell.row)
         if len(values) > 1:
             ax.fill_between(rounds, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
     ax.set_xlabel("round")
@@ -130,11 +121,11 @@ def events(outcome: Outcome, metric: str, label: str) -> Figure:
     """Something the method writes down each round."""
     with page(width=5.5) as (figure, axes):
         ax = axes[0][0]
-        for cell, colour, line in zip(_there(outcome), cycle(COLOURS), cycle(LINES)):
+        for cell, colour, line in zip(_there(outcome), cycle(COLOURS), cycle(DASHES)):
             series = [dict(zip(*measures.events(run, metric))) for run in _runs(outcome, cell)]
             rounds = sorted(set.intersection(*(set(s) for s in series)))
             values = np.array([[s[r] for r in rounds] for s in series], float)
-            ax.plot(rounds, values.mean(0), line, color=colour, label=cell.row)
+            ax.plot(rounds, values.mean(0), linestyle=line, color=colour, label=cell.row)
             ax.fill_between(rounds, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
         ax.set_xlabel("round")
         ax.set_ylabel(label)
@@ -174,11 +165,11 @@ def lines(outcome: Outcome) -> Figure:
     measure = next(iter(outcome.item.measures))
     with page(width=5.5) as (figure, axes):
         ax = axes[0][0]
-        for column, colour, line in zip(_columns(outcome), cycle(COLOURS), cycle(LINES)):
+        for column, colour, line in zip(_columns(outcome), cycle(COLOURS), cycle(DASHES)):
             own = [c for c in _there(outcome) if c.column == column]
             x = [float(c.row.split("=")[1]) for c in own]
             y = [100 * (outcome.number(c, measure).mean or np.nan) for c in own]
-            ax.plot(x, y, line, marker="o", color=colour, label=column)
+            ax.plot(x, y, linestyle=line, marker="o", color=colour, label=column)
         ax.set_xlabel(outcome.item.cells[0].row.split("=")[0].strip())
         ax.set_ylabel(f"{measure} %")
         ax.legend()
@@ -207,7 +198,7 @@ def labels(outcome: Outcome) -> Figure:
         for ax, cell in zip(axes[0], cells):
             counts = measures.label_counts(_runs(outcome, cell)[0])
             clients, classes = np.nonzero(counts)
-            ax.scatter(clients, classes, s=120 * counts[clients, classes] / counts.max(), color=COLOURS[0], alpha=0.8)
+            ax.scatter(clients, classes, s=120 * counts[clients, classes] / counts.max(), color=BLUE, alpha=0.8)
             ax.set_title(cell.column)
             ax.set_xlabel("client")
             ax.set_ylabel("class")
@@ -250,12 +241,12 @@ def discrepancy(outcome: Outcome) -> Figure:
                 _empty(top, "no tree yet")
                 bottom.set_axis_off()
                 continue
-            top.plot(*pairs, ".", ms=3, alpha=0.4, color=COLOURS[0])
+            top.plot(*pairs, ".", ms=3, alpha=0.4, color=BLUE)
             top.set_title(f"{cell.row}\n{cell.column}, r = {np.corrcoef(*pairs)[0, 1]:.2f}", fontsize=8)
             top.set_xlabel("KLD of the labels")
             top.set_ylabel("model discrepancy")
             tree = np.array(measures.events(run, "tree")[1][0], float)
-            dendrogram(tree, ax=bottom, no_labels=True, color_threshold=0, above_threshold_color=COLOURS[0])
+            dendrogram(tree, ax=bottom, no_labels=True, color_threshold=0, above_threshold_color=BLUE)
             bottom.set_ylabel("discrepancy")
             bottom.grid(visible=False)
     return figure
@@ -268,21 +259,21 @@ def rapid_decrease(outcome: Outcome) -> Figure:
         for column, cell in enumerate(cells):
             run = _runs(outcome, cell)[0]
             top, bottom = axes[0][column], axes[1][column]
-            top.plot(*measures.events(run, "loss"), color=COLOURS[0])
+            top.plot(*measures.events(run, "loss"), color=BLUE)
             top.set_title(cell.column)
             top.set_ylabel("training loss l(t)")
             rounds, radii = measures.events(run, "radius")
             found = [(r, v) for r, v in zip(rounds, radii) if v is not None]
             if found:
-                bottom.semilogy([r for r, _ in found], [v for _, v in found], ".-", color=COLOURS[1])
+                bottom.semilogy([r for r, _ in found], [v for _, v in found], ".-", color=RED)
             bottom.set_xlabel("round")
             bottom.set_ylabel("radius of curvature r(t)")
             for ax in (top, bottom):
                 for end in measures.events(run, "rdp_end")[1]:
-                    ax.axvline(end, color=COLOURS[6], ls="--", lw=1)
+                    ax.axvline(end, color=BLACK, ls="--", lw=1)
             for at, trial in zip(*measures.events(run, "trial")):
                 accepted = trial["outcome"] == "accepted"
-                top.plot(at, top.get_ylim()[1], "v" if accepted else "x", color=COLOURS[2 if accepted else 1])
+                top.plot(at, top.get_ylim()[1], "v" if accepted else "x", color=GREEN if accepted else RED)
     return figure
 
 
