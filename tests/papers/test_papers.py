@@ -132,19 +132,25 @@ def test_scales():
     assert scaled(setting, SCALES["full"]) is setting
     half, tenth, smoke = (scaled(setting, SCALES[s]) for s in ("half", "tenth", "smoke"))
     assert (half.rows, half.rounds, half.lr, half.epochs, half.evaluate_every) == (300, 50, 0.01, 5, 5)
-    assert (tenth.rows, tenth.rounds, tenth.lr, tenth.epochs, tenth.evaluate_every) == (60, 10, 0.05, 5, 1)
+    assert (tenth.clients, tenth.rows, tenth.test, tenth.model) == (50, 80, 0.5, "cnn2")
+    assert (tenth.rounds, tenth.lr, tenth.epochs, tenth.evaluate_every) == (10, 0.05, 2, 1)
+    assert scaled(replace(setting, clients_matter=True), SCALES["tenth"]).clients == 100
+    assert scaled(replace(setting, model="fcnn1"), SCALES["tenth"]).model == "fcnn1"
     assert (smoke.rows, smoke.rounds, smoke.epochs) == (20, 2, 1)
-    assert scaled(replace(setting, rows=6000), SCALES["tenth"]).rows == 200
+    assert scaled(replace(setting, clients=10, rows=6000), SCALES["tenth"]).rows == 120
+    assert scaled(replace(setting, clients=40, rows=6000), SCALES["tenth"]).rows == 100
     # never more than the paper has, never less than the method needs
     assert scaled(replace(setting, rows=30, rounds=8), SCALES["tenth"]).rows == 30
     assert scaled(replace(setting, rounds=8), SCALES["tenth"]).rounds == 8
-    assert scaled(replace(setting, least_rounds=25), SCALES["tenth"]).rounds == 25
+    assert scaled(replace(setting, least_rounds=15), SCALES["tenth"]).rounds == 15
 
 
 def test_a_part_of_the_rounds_in_a_methods_options():
-    cell = Cell("a", "b", "dcpfl-nodc,start_rounds={quarter}", Setting("mnist", "iid", 4, 40, 400, "mlp"))
-    assert job(cell, SCALES["full"], 0).method == "dcpfl-nodc,start_rounds=100"
-    assert job(cell, SCALES["tenth"], 0).method == "dcpfl-nodc,start_rounds=10"
+    cell = Cell(
+        "a", "b", "dcpfl-nodc,start_rounds={eighth}", Setting("mnist", "iid", 4, 40, 400, "mlp", least_rounds=20)
+    )
+    assert job(cell, SCALES["full"], 0).method == "dcpfl-nodc,start_rounds=50"
+    assert job(cell, SCALES["tenth"], 0).method == "dcpfl-nodc,start_rounds=8"
 
 
 def test_equal_cells_are_one_run_and_others_are_not():

@@ -39,7 +39,7 @@ class Job:
 
 def job(cell: Cell, scale: Scale, seed: int) -> Job:
     setting = scaled(cell.setting, scale)
-    method = cell.method.format(half=max(1, setting.rounds // 2), quarter=max(1, setting.rounds // 4))
+    method = cell.method.format(eighth=max(min(8, setting.rounds // 2), setting.rounds // 8))
     return Job(method, setting, scale.width, seed)
 
 
@@ -210,6 +210,7 @@ def _federation(text: str, seed: int) -> Any:
         seed=draw,
         pool="train" if _arrays(setting.data).train is not None else "all",
         samples_per_client=setting.rows,
+        test=setting.test,
         **setting.partition_options,
     )
     return replace(made, description={**made.description, "data": setting.data})

@@ -31,6 +31,8 @@ class Setting:
     rounds: int
     model: str
     partition_options: Mapping[str, Any] = field(default_factory=dict)
+    test: float = 0.2
+    """Share of a client's rows to test on; a further tenth is for validation."""
     participation: float = 1.0
     lr: float = 0.01
     epochs: int = 1
@@ -39,6 +41,8 @@ class Setting:
     """Instead of batch_size: so many batches in an epoch."""
     evaluate_every: int = 0
     """Of this many rounds one is measured at all clients, at scale full; 0: the last alone."""
+    clients_matter: bool = False
+    """Their number is what the experiment is about, or belongs to its partition: smaller scales keep it."""
     least_rounds: int = 10
     """Below so many rounds the method does not get to do what it is about: smaller scales keep them (not smoke)."""
     level: Literal["", "Low", "Mid", "High"] = ""
@@ -65,6 +69,18 @@ class Scale:
     least_rows: int = 40
     """Of a client, where the paper has more: to hold every class it should, and test rows."""
     most_rows: int = 10**9
+    rows_in_all: int = 10**9
+    """Of all clients together, where that leaves `least_rows` to each."""
+    test: float = 0.2
+    """Share of a client's rows to test on. They cost little: with few clients or rows, more of them say more."""
+    most_clients: int = 10**9
+    """Where their number is not what the experiment is about."""
+    most_rounds: int = 10**9
+    most_epochs: int = 10**9
+    most_batch: int = 10**9
+    """Smaller batches with fewer rows: so that there remain steps to take."""
+    network: str = ""
+    """In place of deeper convolutional networks: those are still at chance after so few steps (measured)."""
 
 
 SCALES: dict[str, Scale] = {
@@ -72,17 +88,29 @@ SCALES: dict[str, Scale] = {
     "half": Scale("half", 0.5, 0.5, 3, 1, 1, "half the rows, half the rounds"),
     "tenth": Scale(
         "tenth",
-        0.1,
+        0.2,
         0.1,
         3,
-        0.25,
+        0.5,
         5,
-        "a tenth of the rows (40 to 200 a client), a tenth of the rounds (but at least 10, or what the method needs), "
-        "networks of a quarter of the width, 5 times the learning rate, at most 3 seeds",
-        most_rows=200,
+        "at most 50 clients (where their number is not the subject) of a fifth of the rows (80 to 120 a client, at "
+        "most 4,000 in all if that leaves 80), 40 % of them to learn from, 10 % to validate, 50 % to test; a tenth of "
+        "the rounds (10 to 20), at most 2 local epochs, batches of at most 16; networks of half the width, cnn2 in "
+        "place of deeper convolutional ones; 5 times the learning rate; at most 3 seeds",
+        least_rows=80,
+        most_rows=120,
+        rows_in_all=4000,
+        test=0.5,
+        most_clients=50,
+        most_rounds=20,
+        most_epochs=2,
+        most_batch=16,
+        network="cnn2",
     ),
     "smoke": Scale("smoke", 0, 0, 1, 0.25, 5, "2 rounds of 1 epoch, 20 rows a client, tiny networks, 1 seed", 20),
 }
+
+DEEP = ("cnn3", "cnn6", "cnn3fc3", "lenet")
 
 
 def scaled(setting: Setting, scale: Scale) -> Setting:
@@ -90,10 +118,23 @@ def scaled(setting: Setting, scale: Scale) -> Setting:
         return setting
     if scale.name == "smoke":
         setting = replace(setting, epochs=1, least_rounds=2)
-    rounds = min(setting.rounds, max(round(setting.rounds * scale.rounds), setting.least_rounds))
-    rows = min(setting.rows, scale.most_rows, max(scale.least_rows, round(setting.rows * scale.rows)))
+    rounds = min(setting.rounds, scale.most_rounds, max(round(setting.rounds * scale.rounds), setting.least_rounds))
+    clients = setting.clients if setting.clients_matter else min(setting.clients, scale.most_clients)
+    wanted = min(round(setting.rows * scale.rows), scale.rows_in_all // clients)
+    rows = min(setting.rows, scale.most_rows, max(scale.least_rows, wanted))
     every = ceil(setting.evaluate_every * rounds / setting.rounds) if setting.evaluate_every else 0
-    return replace(setting, rows=rows, rounds=rounds, lr=setting.lr * scale.lr, evaluate_every=every)
+    return replace(
+        setting,
+        clients=clients,
+        model=scale.network if scale.network and setting.model in DEEP else setting.model,
+        rows=rows,
+        test=scale.test,
+        rounds=rounds,
+        lr=setting.lr * scale.lr,
+        evaluate_every=every,
+        epochs=min(setting.epochs, scale.most_epochs),
+        batch_size=min(setting.batch_size, scale.most_batch),
+    )
 
 
 @dataclass(frozen=True)
@@ -103,8 +144,8 @@ class Cell:
     row: str
     column: str
     method: str
-    """As `fedkin compare` takes it, with options after commas; {half} and {quarter} stand for such parts of the
-    rounds."""
+    """As `fedkin compare` takes it, with options after commas; {eighth} stands for such a part of the rounds, but at
+    least 8 of them."""
     setting: Setting
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's own number for each measure."""

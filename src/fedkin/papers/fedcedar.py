@@ -11,7 +11,9 @@ from fedkin.papers.declare import Cell, Claim, Item, Setting, best_of
 # 80/20 into train and test (ours: a further tenth for validation); non-IID: 2 shards for each client.
 DATA = {"MNIST": ("mnist", "cnn3", 600), "SVHN": ("svhn", "cnn3", 732), "CIFAR-10": ("cifar10", "cnn6", 500)}
 SETTINGS = {
-    f"{name} {kind}": Setting(data, partition, 100, rows, 100, model, participation=0.3, epochs=5, batch_size=16)
+    f"{name} {kind}": Setting(
+        data, partition, 100, rows, 100, model, participation=0.3, epochs=5, batch_size=16, least_rounds=20
+    )
     for name, (data, model, rows) in DATA.items()
     for kind, partition in (("IID", "iid"), ("non-IID", "shards"))
 }
@@ -21,7 +23,7 @@ METHODS = {
     "FedAvg": "fedavg",
     "FedProx": "fedprox",
     "Per-FedAvg": "perfedavg",
-    "pFedMe": "pfedme",
+    "pFedMe": "pfedme,everyone=false",  # 30 % of the clients a round, as for the others
     "pFedBayes": "pfedbayes",
     "SFL": "sfl",
     "IFCA": "ifca",
@@ -73,6 +75,7 @@ TOPOLOGY = {
         participation=0.3,
         epochs=5,
         batch_size=16,
+        clients_matter=True,
         least_rounds=20,
     )
     for nodes in (3, 4, 5)

@@ -25,7 +25,9 @@ def setting(data: str, kind: str, clients: int = 10) -> Setting:
         options = {"classes_per_client": classes}
     elif kind.startswith("Dir"):
         partition, options = "dirichlet", {"alpha": float(kind[4:-1])}
-    return Setting(name, partition, clients, rows // clients, 50, "cnn3fc3", options, epochs=5, batch_size=64)
+    return Setting(
+        name, partition, clients, rows // clients, 50, "cnn3fc3", options, epochs=5, batch_size=64, clients_matter=True
+    )
 
 
 METHODS = {

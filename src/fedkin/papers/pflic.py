@@ -12,10 +12,19 @@ from fedkin.papers.declare import Cell, Claim, Item, Run, Setting, best_of
 MNIST_CLIENTS, CIFAR_CLIENTS = (48, 96, 192), (50, 100, 200)
 
 
-def setting(data: str, model: str, clients: int, rounds: int = 300) -> Setting:
+def setting(data: str, model: str, clients: int, rounds: int = 300, least: int = 20) -> Setting:
     partition, rows = ("rotated", 60_000) if data == "mnist" else ("iid", 50_000)
     return Setting(
-        data, partition, clients, rows // clients, rounds, model, batches=10, evaluate_every=1, least_rounds=30
+        data,
+        partition,
+        clients,
+        rows // clients,
+        rounds,
+        model,
+        batches=10,
+        evaluate_every=1,
+        clients_matter=True,
+        least_rounds=least,
     )
 
 
@@ -110,7 +119,7 @@ ITEMS: dict[str, Item] = {
         "numbers of clients",
         "Figure 6, sec. 5.2",
         tuple(
-            Cell(f"{data}, {n} clients", "PFLIC", "pflic", setting(name, "cnn2", n, 100), paper)
+            Cell(f"{data}, {n} clients", "PFLIC", "pflic", setting(name, "cnn2", n, 100, 10), paper)
             for data, name, numbers, paper in (
                 ("MNIST", "mnist", MNIST_CLIENTS, {"accuracy": 0.97}),
                 ("CIFAR-10", "cifar10", CIFAR_CLIENTS, {}),
