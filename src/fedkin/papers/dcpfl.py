@@ -176,8 +176,8 @@ ITEMS: dict[str, Item] = {
         {"accuracy": measures.personal},
         best_of("naive dynamic", ("FedAvg", "group-based"), ("CIFAR-10 High",)),
         lambda outcome: draw.curves(outcome),
-        notes="The split comes at round 50 (smaller scales: an eighth of the rounds, at least 8); fixed groups are made "
-        "after the first round.",
+        notes="The split comes at round 50 (smaller scales: an eighth of the rounds, at least 8); the fixed groups are "
+        "made after the first round.",
     ),
     "fig4-5": Item(
         "KLD of the data against model discrepancy, and the tree",
