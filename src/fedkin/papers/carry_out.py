@@ -39,7 +39,8 @@ class Job:
 
 def job(cell: Cell, scale: Scale, seed: int) -> Job:
     setting = scaled(cell.setting, scale)
-    method = cell.method.format(eighth=max(min(8, setting.rounds // 2), setting.rounds // 8))
+    eighth = max(min(8, setting.rounds // 2), setting.rounds // 8)
+    method = cell.method.format(eighth=eighth, epochs=setting.epochs)
     return Job(method, setting, scale.width, seed)
 
 

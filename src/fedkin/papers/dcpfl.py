@@ -31,12 +31,13 @@ def setting(data: str, level: Level = "Mid") -> Setting:
     )
 
 
+EVERY = "tau={epochs}"  # a round is what lies between two aggregations, at every scale
 METHODS = {
     "Standalone": "local",
     "FedAvg": "fedavg",
     "Per-FedAvg": "perfedavg",
     "ClusterFL": "clusterfl-kmeans",
-    "DC-PFL": "dcpfl",
+    "DC-PFL": f"dcpfl,{EVERY}",
 }
 NAMES = ("accuracy", "rounds", "communication s", "total s")
 PAPER = {  # tables I and II: accuracy, rounds, communication time, total time, for Low, Mid and High
@@ -109,7 +110,7 @@ THIRTY = {
     data: replace(setting(data, ""), clients=30, rounds=6, least_rounds=6, evaluate_every=0, rows=rows)
     for data, (_, rows, _) in DATA.items()
 }
-ABLATIONS = {"Comp": "dcpfl", "NoLA": "dcpfl-nola", "NoDC": "dcpfl-nodc"}
+ABLATIONS = {"Comp": f"dcpfl,{EVERY}", "NoLA": f"dcpfl-nola,{EVERY}", "NoDC": f"dcpfl-nodc,{EVERY}"}
 
 
 def ablation() -> tuple[Cell, ...]:
@@ -151,7 +152,7 @@ ITEMS: dict[str, Item] = {
         "accuracy of fixed groups over the threshold",
         "Figure 2, sec. II-C",
         tuple(
-            Cell(f"γ̃ = {gamma}", level, f"dcpfl-nodc,layerwise=false,gamma={gamma}", setting("CIFAR-10", level))
+            Cell(f"γ̃ = {gamma}", level, f"dcpfl-nodc,{EVERY},layerwise=false,gamma={gamma}", setting("CIFAR-10", level))
             for gamma in (0.2, 0.4, 0.6, 0.8, 1.0)
             for level in LEVELS
         ),
@@ -169,8 +170,8 @@ ITEMS: dict[str, Item] = {
             Cell(row, "CIFAR-10 High", method, setting("CIFAR-10", "High"))
             for row, method in (
                 ("FedAvg", "fedavg"),
-                ("group-based", "dcpfl-nodc,layerwise=false,gamma=0.8,start_rounds=1"),
-                ("naive dynamic", "dcpfl-nodc,layerwise=false,gamma=0.8,start_rounds={eighth}"),
+                ("group-based", f"dcpfl-nodc,{EVERY},layerwise=false,gamma=0.8,start_rounds=1"),
+                ("naive dynamic", f"dcpfl-nodc,{EVERY},layerwise=false,gamma=0.8,start_rounds={{eighth}}"),
             )
         ),
         {"accuracy": measures.personal},
@@ -186,7 +187,7 @@ ITEMS: dict[str, Item] = {
             Cell(
                 row,
                 data,
-                f"dcpfl,scale={scale}",
+                f"dcpfl,{EVERY},scale={scale}",
                 one,
                 {"correlation": 0.895} if (scale, data) == ("model", "CIFAR-10") else {},
             )
@@ -206,7 +207,7 @@ ITEMS: dict[str, Item] = {
     "fig6": Item(
         "loss, radius of curvature and the rapid decrease period",
         "Figure 6, sec. III-C",
-        tuple(Cell("DC-PFL", data, "dcpfl", setting(data)) for data in DATA),
+        tuple(Cell("DC-PFL", data, METHODS["DC-PFL"], setting(data)) for data in DATA),
         {"first end of an RDP, round": first_end, "accepted splits": splits},
         figure=draw.rapid_decrease,
         seeds=1,

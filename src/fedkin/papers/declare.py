@@ -144,8 +144,8 @@ class Cell:
     row: str
     column: str
     method: str
-    """As `fedkin compare` takes it, with options after commas; {eighth} stands for such a part of the rounds, but at
-    least 8 of them."""
+    """As `fedkin compare` takes it, with options after commas; {epochs} stands for the local epochs, {eighth}
+    for such a part of the rounds, but at least 8 of them."""
     setting: Setting
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's own number for each measure."""
