@@ -88,9 +88,14 @@ def show(outcome: Outcome, console: Console) -> None:
         console.print(f"Not run: {reason}", markup=False)
     claims = outcome.claims()
     for verdict in ("held", "not held", "undecided", "not measured"):
-        found = [claim.text() for claim, told, _, _ in claims if told == verdict]
+        found: dict[str, list[str]] = {}
+        for claim, told, _, _ in claims:
+            if told == verdict:
+                found.setdefault(claim.text(), []).append(claim.above[1])
         if found:
-            console.print(f"{verdict} ({len(found)}): {'; '.join(found)}", markup=False, highlight=False)
+            text = "; ".join(f"{claim}: {', '.join(columns)}" for claim, columns in found.items())
+            count = sum(len(columns) for columns in found.values())
+            console.print(f"{verdict} ({count}): {text}", markup=False, highlight=False)
 
 
 def show_list(flags: Reproduce, console: Console) -> None:

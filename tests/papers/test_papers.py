@@ -77,6 +77,7 @@ def test_what_is_declared_can_be_run(name):
         assert set(cell.paper) <= set(item.measures)
     for claim in item.claims:
         assert {claim.above, claim.below} <= set(places), claim
+        assert claim.above[1] == claim.below[1], claim
         assert claim.measure in item.measures
 
 
@@ -88,7 +89,7 @@ def test_the_paper_holds_its_own_claims():
         for claim in item.claims:
             above, below = (cells[p].get(claim.measure) for p in (claim.above, claim.below))
             if above is not None and below is not None and above < below:
-                contradicted.append(f"{name} {claim.text()}")
+                contradicted.append(f"{name} {claim.above[1]}: {claim.text()}")
     assert contradicted == [
         "fedcedar/table1 MNIST IID: FedCEDAR above IFCA (accuracy)",
         "pfedgat/table1 Fashion-MNIST pathological: pFedGAT above CFL (accuracy)",
@@ -206,6 +207,10 @@ def test_verdicts():
         claims,
     )
     assert [v for _, v, _, _ in made.claims()] == ["held", "not held", "undecided", "not measured"]
+    header, rows = made.claim_table()
+    assert header == ["the paper claims", "c"]
+    assert rows[0] == ["A above B (accuracy)", "held +9.67 ± 1.43"]
+    assert rows[3] == ["A above E (accuracy)", "not measured"]
     # one seed decides nothing
     single = outcome({"A": [0.9], "B": [0.1]}, claims[:1])
     assert single.claims()[0][1] == "undecided"
@@ -215,7 +220,9 @@ def test_tables_say_what_was_not_reached_and_what_is_not_there():
     made = outcome({"A": [0.5, 0.7], "B": [None, 0.2], "C": [None, None], "D": []})
     header, rows = made.table("accuracy")
     assert header == ["accuracy: ours (paper)", "c"]
-    assert [r[1] for r in rows] == ["60.00 ± 127.06 (50.00)", "20.00 [1 of 2] (50.00)", "never (50.00)", "– (50.00)"]
+    assert [r[1] for r in rows] == ["60.00 ± 127.06 (50.00)", "20.00 [1 of 2] (50.00)", "– (50.00)", "– (50.00)"]
+    named = replace(made.item, measures={"rounds to 50%": lambda run: None})
+    assert replace(made, item=named).table("rounds to 50%")[1][0][1] == "never"
     text = made.markdown()
     assert "fedkin reproduce paper/table9 --scale tenth" in text
     assert json.loads(json.dumps(made.to_json()))["cells"][1]["measures"]["accuracy"]["values"] == [None, 0.2]

@@ -176,7 +176,7 @@ Measure = Callable[[Run], float | None]
 
 @dataclass(frozen=True)
 class Claim:
-    """The paper says that `above` has a larger `measure` than `below`; both are (row, column)."""
+    """The paper says that `above` has a larger `measure` than `below`; both are (row, column), of one column."""
 
     above: tuple[str, str]
     below: tuple[str, str]
@@ -184,11 +184,7 @@ class Claim:
     says: str = ""
 
     def text(self) -> str:
-        same = self.above[1] == self.below[1]
-        left = self.above[0] if same else ", ".join(self.above)
-        right = self.below[0] if same else ", ".join(self.below)
-        where = f"{self.above[1]}: " if same and self.above[1] else ""
-        return self.says or f"{where}{left} above {right} ({self.measure})"
+        return self.says or f"{self.above[0]} above {self.below[0]} ({self.measure})"
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ def half_interval(values: Sequence[float]) -> float | None:
     """Half the width of the 95 % interval of the mean (Student's t over seeds); None for fewer than two values."""
     if len(values) < 2:
         return None
+    if min(values) == max(values):  # else rounding shows as a tiny interval
+        return 0.0
     from scipy.stats import t
 
     return float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / sqrt(len(values)))
@@ -99,7 +101,7 @@ class Outcome:
         if not number.values:
             return f"–{paper}"
         if number.mean is None:
-            return f"never{paper}"
+            return ("never" if measure.startswith("rounds to") else "–") + paper
         half = "" if number.interval is None else f" ± {written(number.interval, style)}"
         short = "" if len(number.known) == len(number.values) else f" [{len(number.known)} of {len(number.values)}]"
         return written(number.mean, style) + half + short + paper
@@ -108,8 +110,8 @@ class Outcome:
         parts = [f"### {self.name}: {self.item.title}", ""]
         seeds = max((len(r) for r in self.runs.values()), default=0)
         parts += [
-            f"{self.item.place}. Scale {self.scale.name} ({self.scale.says}), {seeds} "
-            f"{'seed' if seeds == 1 else 'seeds'}; ours with the 95 % interval over seeds (the paper's number).",
+            f"{self.item.place}. Scale {self.scale.name}, {seeds} {'seed' if seeds == 1 else 'seeds'}; ours"
+            f"{' with the 95 % interval over seeds' if seeds > 1 else ''} (the paper's number, where it has one).",
             f"Command: `fedkin reproduce {self.name} --scale {self.scale.name}`; the runs took "
             f"{self.seconds / 60:.1f} minutes of computing.",
             "",
@@ -124,20 +126,27 @@ class Outcome:
         if claims := self.claims():
             tally = {v: sum(1 for c in claims if c[1] == v) for v in ("held", "not held", "undecided", "not measured")}
             parts += ["Claims: " + ", ".join(f"{n} {v}" for v, n in tally.items() if n) + ".", ""]
-            lines = []
-            for claim, verdict, mean, half in claims:
-                style = self.item.formats.get(claim.measure, "percent")
-                gap = "–" if mean is None else f"{written(mean, style, sign=True)}"
-                gap += f" ± {written(half, style)}" if half is not None else ""
-                lines.append([claim.text(), verdict, gap])
-            parts += [markdown(["the paper claims", "here", "difference"], lines)]
+            parts += [markdown(*self.claim_table())]
         return "\n".join(parts)
+
+    def claim_table(self) -> tuple[list[str], list[list[str]]]:
+        """A line for each pair that is compared, a column for each place it is compared in."""
+        columns = list(dict.fromkeys(claim.above[1] for claim in self.item.claims))
+        lines: dict[str, dict[str, str]] = {}
+        for claim, verdict, mean, half in self.claims():
+            style = self.item.formats.get(claim.measure, "percent")
+            gap = "" if mean is None else f" {written(mean, style, sign=True)}"
+            gap += f" ± {written(half, style)}" if half is not None else ""
+            lines.setdefault(claim.text(), {})[claim.above[1]] = verdict + gap
+        rows = [[text, *(found.get(column, "") for column in columns)] for text, found in lines.items()]
+        return ["the paper claims", *columns], rows
 
     def to_json(self) -> dict[str, Any]:
         return {
             "item": self.name,
             "title": self.item.title,
             "scale": self.scale.name,
+            "scale_says": self.scale.says,
             "command": f"fedkin reproduce {self.name} --scale {self.scale.name}",
             "seconds": round(self.seconds, 1),
             "cells": [
@@ -146,6 +155,7 @@ class Outcome:
                     "column": cell.column,
                     "method": cell.method,
                     "seeds": [run.seed for run in self.runs.get((cell.row, cell.column), [])],
+                    "runs": [run.folder.name for run in self.runs.get((cell.row, cell.column), [])],
                     **(
                         {"missing": self.missing[cell.row, cell.column]}
                         if (cell.row, cell.column) in self.missing
@@ -160,7 +170,13 @@ class Outcome:
                 for cell in self.item.cells
             ],
             "claims": [
-                {"claim": claim.text(), "verdict": verdict, "difference": _short(mean), "half_interval": _short(half)}
+                {
+                    "claim": claim.text(),
+                    "column": claim.above[1],
+                    "verdict": verdict,
+                    "difference": _short(mean),
+                    "half_interval": _short(half),
+                }
                 for claim, verdict, mean, half in self.claims()
             ],
         }
