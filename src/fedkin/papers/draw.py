@@ -55,6 +55,13 @@ def _empty(ax: Axes, why: str) -> None:
     ax.set_axis_off()
 
 
+def _rounds(ax: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    ax.set_xlabel("round")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def bars(outcome: Outcome) -> Figure:
     """The headline measure: a panel for each column, ours as bars with intervals, the paper's as a tick."""
     measure = next(iter(outcome.item.measures))
@@ -82,8 +89,9 @@ def bars(outcome: Outcome) -> Figure:
             ax.set_yticks(place, [c.row for c in found])
             ax.set_title(column)
             ax.set_xlabel(f"{measure} %" if factor == 100 else measure)
+            ax.set_xlim(left=0)
             ax.grid(axis="y", visible=False)
-        axes.flat[0].legend(loc="lower left", bbox_to_anchor=(0, 1.08), ncols=2)
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="upper right", ncols=2)
     return figure
 
 
@@ -112,7 +120,7 @@ def _curves(ax: Axes, outcome: Outcome, column: str, metric: str, reduce: str) -
         ax.plot(rounds, values.mean(0), linestyle=line, color=colour, label=cell.row)
         if len(values) > 1:
             ax.fill_between(rounds, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
-    ax.set_xlabel("round")
+    _rounds(ax)
     what = "accuracy %" if accuracy else "loss"
     ax.set_ylabel(what if reduce == "mean" else f"std over clients of {what}")
 
@@ -127,7 +135,7 @@ def events(outcome: Outcome, metric: str, label: str) -> Figure:
             values = np.array([[s[r] for r in rounds] for s in series], float)
             ax.plot(rounds, values.mean(0), linestyle=line, color=colour, label=cell.row)
             ax.fill_between(rounds, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
-        ax.set_xlabel("round")
+        _rounds(ax)
         ax.set_ylabel(label)
         ax.legend()
     return figure
@@ -266,7 +274,9 @@ def rapid_decrease(outcome: Outcome) -> Figure:
             found = [(r, v) for r, v in zip(rounds, radii) if v is not None]
             if found:
                 bottom.semilogy([r for r, _ in found], [v for _, v in found], ".-", color=RED)
-            bottom.set_xlabel("round")
+            bottom.set_xlim(top.get_xlim())
+            _rounds(top)
+            _rounds(bottom)
             bottom.set_ylabel("radius of curvature r(t)")
             for ax in (top, bottom):
                 for end in measures.events(run, "rdp_end")[1]:
@@ -294,5 +304,5 @@ def stacked_time(outcome: Outcome) -> Figure:
             ax.set_title(column)
             ax.set_xlabel("simulated seconds")
             ax.grid(axis="y", visible=False)
-        axes[0][0].legend(loc="lower left", bbox_to_anchor=(0, 1.08), ncols=2)
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper right", ncols=2)
     return figure

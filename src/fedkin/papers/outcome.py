@@ -192,4 +192,6 @@ def written(value: float | None, style: str, *, sign: bool = False) -> str:
     plus = "+" if sign else ""
     if style == "percent":
         return f"{100 * value:{plus}.2f}"
-    return f"{value:{plus}.1f}" if abs(value) >= 10 else f"{value:{plus}.3g}"
+    if value == round(value):
+        return f"{value:{plus},.0f}"
+    return f"{value:{plus},.1f}" if abs(value) >= 10 else f"{value:{plus}.3g}"
