@@ -71,7 +71,7 @@ def carry_out(
         for seed in range(count):
             one = jobs[(*place, seed)]
             if one.name in failed:
-                missing[place] = failed[one.name]
+                missing[place] = failed[one.name]  # of other seeds there may be runs
                 continue
             folder = out / "runs" / one.name
             runs.setdefault(place, []).append(Run(replace(cell, setting=one.setting), seed, folder))
@@ -155,8 +155,8 @@ def run_one(job: Job, out: Path) -> None:
     from fedkin.methods import method
 
     setting, folder = job.setting, out / "runs" / job.name
-    begin = time.perf_counter()
     federation = _federation(key(setting), job.seed)
+    begin = time.perf_counter()  # without loading: the first run on some data does that for the others
     name, fields = parse(job.method)
     if fields.get("nodes") is True:  # FedCEDAR's case study: its server knows the nodes
         assert federation.groups is not None
@@ -187,7 +187,7 @@ def run_one(job: Job, out: Path) -> None:
 
 def _arrivals(setting: Setting) -> Iterator[tuple[int, int]]:
     late = round(setting.clients * setting.arrive_share)
-    when = min(setting.rounds, round(setting.rounds * setting.arrive_after) + 1)
+    when = max(1, setting.rounds - setting.arrive_rounds + 1)
     yield from ((client, when) for client in range(setting.clients - late, setting.clients))
 
 

@@ -9,8 +9,9 @@ from fedkin.papers import draw, measures
 from fedkin.papers.declare import Cell, Claim, Item, Run, Setting, best_of
 
 # Sec. V-A: 50 clients of equal size, batch 32, 2 conv + 3 FC, 2 Mbps, aggregation every 5 local epochs. Ours, since
-# the paper does not say: rate 0.01; as many rounds as its slowest method needed to converge, and some more.
-DATA = {"CIFAR-10": ("cifar10", 1000, 400), "FMNIST": ("fashion-mnist", 1200, 100)}
+# the paper does not say: rate 0.01; as many rounds as its slowest method needed to converge (389 and 91), and more than
+# the 20 it takes to see that.
+DATA = {"CIFAR-10": ("cifar10", 1000, 420), "FMNIST": ("fashion-mnist", 1200, 120)}
 Level = Literal["", "Low", "Mid", "High"]
 LEVELS: tuple[Level, ...] = ("Low", "Mid", "High")
 
@@ -54,7 +55,7 @@ PAPER = {  # tables I and II: accuracy, rounds, communication time, total time, 
 }
 MEASURES = {
     "accuracy": measures.personal,
-    "rounds": lambda run: float(measures.converged(run)),
+    "rounds": measures.communications,
     "communication s": measures.until_converged("communication_seconds"),
     "total s": measures.until_converged("total"),
 }
@@ -62,8 +63,10 @@ FORMATS = {"rounds": "number", "communication s": "number", "total s": "number"}
 OTHERS = ("Standalone", "FedAvg", "Per-FedAvg", "ClusterFL")
 TIME = (
     "Time is simulated: bytes over 2 Mbps for the slowest client, FLOPs over the run's device rate; the paper's device "
-    "is not known, so its seconds compare by ratio only. `rounds` and times end at convergence (no gain of 0.1 point "
-    "in 20 rounds) or with the run."
+    "is not known, so its seconds compare by ratio only. Both ways are counted; the paper's 0.98 s a round on CIFAR-10 "
+    "would be LeNet one way. `rounds` are those in which anybody sends, until convergence (no gain of 0.1 point in 20 "
+    "rounds, or in a fifth of a shorter run); times end there too, or with the run. DC-PFL compares models by common "
+    "extremes, not by each model's own as printed (fig4-5)."
 )
 
 
@@ -82,7 +85,12 @@ def cells(
 
 
 def table(data: str, place: str) -> Item:
-    faster = tuple(Claim((row, level), ("DC-PFL", level), "communication s") for row in OTHERS[1:] for level in LEVELS)
+    faster = tuple(
+        Claim((row, level), ("DC-PFL", level), f"{what} s")
+        for what in ("communication", "total")
+        for row in OTHERS[1:]
+        for level in LEVELS
+    )
     return Item(
         f"accuracy, rounds and time on {data} under Low, Mid and High heterogeneity",
         place,
@@ -152,16 +160,23 @@ ITEMS: dict[str, Item] = {
         "accuracy of fixed groups over the threshold",
         "Figure 2, sec. II-C",
         tuple(
-            Cell(f"γ̃ = {gamma}", level, f"dcpfl-nodc,{EVERY},layerwise=false,gamma={gamma}", setting("CIFAR-10", level))
+            Cell(
+                f"γ̃ = {gamma}",
+                level,
+                f"dcpfl-nodc,{EVERY},layerwise=false,gamma={gamma},start_rounds=1",
+                setting("CIFAR-10", level),
+            )
             for gamma in (0.2, 0.4, 0.6, 0.8, 1.0)
             for level in LEVELS
         ),
         {"accuracy": measures.personal, "groups": measures.last_event("group_count")},
-        figure=draw.lines,
-        seeds=1,
+        best_of("γ̃ = 0.8", ("γ̃ = 1.0",), LEVELS),
+        draw.lines,
         formats={"groups": "number"},
-        notes="The paper groups by the KLD of the data, which no server knows; here by the model discrepancy, at the "
-        "normalised threshold (1: one group, FedAvg).",
+        notes="The paper groups by the KLD of the data, which no server knows; here by the model discrepancy after the "
+        "first round, at the normalised threshold (1: one group, FedAvg). Its numbers: at D = 4.84 92.27 for γ = 8 and "
+        "84.35 for γ = 10, at D = 8.63 80.1 against 77.6 of FedAvg; the best γ differs by D. The claim: a proper "
+        "threshold (0.8 here, the scheme's first) is above one group.",
     ),
     "fig3": Item(
         "a naive dynamic scheme: one group first, then a split",
@@ -199,7 +214,10 @@ ITEMS: dict[str, Item] = {
             for data, one in THIRTY.items()
         ),
         {"correlation": measures.discrepancy_correlation},
-        tuple(Claim(("common extremes", data), ("as printed: own extremes", data), "correlation") for data in THIRTY),
+        tuple(
+            Claim(("common extremes", data), ("as printed: own extremes", data), "correlation", ours=True)
+            for data in THIRTY
+        ),
         draw.discrepancy,
         formats={"correlation": "number"},
         notes="30 clients, after the first 5 rounds. The claim is ours: the printed scaling hardly follows the data.",
@@ -218,7 +236,11 @@ ITEMS: dict[str, Item] = {
         "Figure 7, sec. V-B",
         cells(tuple(DATA), ("Mid",), "{data}", ("accuracy",)),
         {"accuracy": measures.personal},
-        best_of("DC-PFL", OTHERS, tuple(DATA)),
+        (
+            *best_of("DC-PFL", OTHERS, tuple(DATA)),
+            *(claim for row in OTHERS[1:] for claim in best_of(row, ("Standalone",), tuple(DATA))),
+            *(claim for row in OTHERS[2:] for claim in best_of(row, ("FedAvg",), tuple(DATA))),
+        ),
         lambda outcome: draw.curves(outcome),
         notes="The figure's numbers are those of the rows Mid in tables I and II.",
     ),
@@ -227,17 +249,23 @@ ITEMS: dict[str, Item] = {
         "Figure 8, sec. V-B",
         cells(tuple(DATA), ("Mid",), "{data}", NAMES[2:]),
         {k: v for k, v in MEASURES.items() if k.endswith(" s")},
-        tuple(Claim((row, data), ("DC-PFL", data), "total s") for row in OTHERS[1:] for data in DATA),
+        (
+            *(Claim((row, data), ("DC-PFL", data), "total s") for row in OTHERS[1:] for data in DATA),
+            *(Claim(("FedAvg", data), (row, data), "total s") for row in OTHERS[2:] for data in DATA),
+            *(Claim((row, data), ("Standalone", data), "total s") for row in (*OTHERS[1:], "DC-PFL") for data in DATA),
+        ),
         draw.stacked_time,
         formats=FORMATS,
-        notes=TIME,
+        notes="The paper, against FedAvg: Per-FedAvg takes 33.3 % (CIFAR-10) and 13.2 % (FMNIST) less, ClusterFL 14.3 "
+        "and 20.1 %; DC-PFL communicates 44.2 and 62.7 % less than Per-FedAvg and ClusterFL on CIFAR-10. By its own "
+        "table I (Mid) 33.3 is 28.5, and 44.2 and 62.7 are 43.8 and 60.9. " + TIME,
     ),
     "fig9": Item(
         "ablation: total training time",
         "Figure 9, sec. V-C",
         ablation(),
         {k: v for k, v in MEASURES.items() if k.endswith(" s")},
-        tuple(Claim(("NoLA", data), ("Comp", data), "total s") for data in DATA),
+        tuple(Claim(("NoLA", data), ("Comp", data), what) for what in ("total s", "communication s") for data in DATA),
         draw.stacked_time,
         formats=FORMATS,
         notes="The paper: NoLA takes 37.1 % (CIFAR-10) and 49.7 % (FMNIST) longer. " + TIME,
@@ -248,7 +276,7 @@ ITEMS: dict[str, Item] = {
         ablation(),
         {"accuracy": measures.personal},
         tuple(Claim(("Comp", data), ("NoDC", data), "accuracy") for data in DATA),
-        lambda outcome: draw.curves(outcome),
+        lambda outcome: draw.curves(outcome, over="time"),
         notes="The paper: NoDC loses 3.1 (CIFAR-10) and 6.2 points (FMNIST); NoLA is similar to Comp.",
     ),
     "table1": table("CIFAR-10", "Table I, sec. V-D"),

@@ -48,9 +48,9 @@ class Setting:
     level: Literal["", "Low", "Mid", "High"] = ""
     """Of 100 draws of the partition, one of this third of the range of mean KLD (DC-PFL, sec. V-D)."""
     arrive_share: float = 0.0
-    """Clients, as a share from the last, that join when this share of the rounds … (see arrive_after)."""
-    arrive_after: float = 0.0
-    """… is over."""
+    """This share of the clients, from the last, joins late: …"""
+    arrive_rounds: int = 3
+    """… for so many rounds at the end, at every scale."""
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,11 @@ class Claim:
     above: tuple[str, str]
     below: tuple[str, str]
     measure: str
-    says: str = ""
+    ours: bool = False
+    """Not the paper's: we say it."""
 
     def text(self) -> str:
-        return self.says or f"{self.above[0]} above {self.below[0]} ({self.measure})"
+        return f"{self.above[0]} above {self.below[0]} ({self.measure}{', our claim' if self.ours else ''})"
 
 
 @dataclass(frozen=True)
@@ -204,8 +205,13 @@ class Item:
     """How a measure is written: "percent" (default), "number", "seconds"."""
     notes: str = ""
     """What the paper leaves open here, and how it is read."""
+    means: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further columns: means over these others."""
+    paper_means: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(row, such a column) to the paper's headline number."""
 
     def columns(self) -> list[str]:
+        """Without means."""
         return list(dict.fromkeys(cell.column for cell in self.cells))
 
     def rows(self) -> list[str]:

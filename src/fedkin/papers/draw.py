@@ -78,7 +78,7 @@ def bars(outcome: Outcome) -> Figure:
             if not found:
                 _empty(ax, "nothing was run")
                 continue
-            numbers = [outcome.number(c, measure) for c in found]
+            numbers = [outcome.number(c.row, c.column, measure) for c in found]
             place = np.arange(len(found))[::-1]
             means = [factor * (n.mean if n.mean is not None else np.nan) for n in numbers]
             halves = [factor * (n.interval or 0.0) for n in numbers]
@@ -95,15 +95,15 @@ def bars(outcome: Outcome) -> Figure:
     return figure
 
 
-def curves(outcome: Outcome, also: str = "", reduce: str = "mean") -> Figure:
-    """Over rounds: mean over seeds as a line, their range as a band. A panel for each column; with `also`, a second
-    row of panels for that metric."""
+def curves(outcome: Outcome, also: str = "", reduce: str = "mean", over: str = "rounds") -> Figure:
+    """Over rounds, or over simulated time: mean over seeds as a line, their range as a band. A panel for each column;
+    with `also`, a second row of panels for that metric."""
     columns = _columns(outcome) or [""]
     metrics = ["personal", *([also] if also else [])]
     with page(len(columns), len(metrics)) as (figure, axes):
         for line, metric in enumerate(metrics):
             for ax, column in zip(axes[line], columns):
-                _curves(ax, outcome, column, metric, reduce)
+                _curves(ax, outcome, column, metric, reduce, over)
                 ax.set_title(column if line == 0 else "")
         handles = axes[0][0].get_legend_handles_labels()
         if handles[0]:
@@ -111,16 +111,22 @@ def curves(outcome: Outcome, also: str = "", reduce: str = "mean") -> Figure:
     return figure
 
 
-def _curves(ax: Axes, outcome: Outcome, column: str, metric: str, reduce: str) -> None:
+def _curves(ax: Axes, outcome: Outcome, column: str, metric: str, reduce: str, over: str) -> None:
     accuracy = metric == "personal"
     for cell, colour, line in zip([c for c in _there(outcome) if c.column == column], cycle(COLOURS), cycle(DASHES)):
         drawn = [measures.curve(run, metric, reduce) for run in _runs(outcome, cell)]
         rounds = drawn[0][0]
+        x: Any = rounds
+        if over == "time":
+            x = np.mean([measures.simulated_time(run, rounds) for run in _runs(outcome, cell)], 0)
         values = np.array([v for _, v in drawn]) * (100 if accuracy else 1)
-        ax.plot(rounds, values.mean(0), linestyle=line, color=colour, label=cell.row)
+        ax.plot(x, values.mean(0), linestyle=line, color=colour, label=cell.row)
         if len(values) > 1:
-            ax.fill_between(rounds, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
-    _rounds(ax)
+            ax.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.15, lw=0)
+    if over == "time":
+        ax.set_xlabel("simulated seconds")
+    else:
+        _rounds(ax)
     what = "accuracy %" if accuracy else "loss"
     ax.set_ylabel(what if reduce == "mean" else f"std over clients of {what}")
 
@@ -155,7 +161,7 @@ def heat(outcome: Outcome) -> Figure:
             rows, columns = list(dict.fromkeys(c.row for c in own)), list(dict.fromkeys(c.column for c in own))
             table = np.full((len(rows), len(columns)), np.nan)
             for cell in own:
-                mean = outcome.number(cell, measure).mean
+                mean = outcome.number(cell.row, cell.column, measure).mean
                 table[rows.index(cell.row), columns.index(cell.column)] = np.nan if mean is None else 100 * mean
             drawn = ax.imshow(table, cmap="cividis", aspect="auto")
             for (i, j), value in np.ndenumerate(table):
@@ -176,7 +182,7 @@ def lines(outcome: Outcome) -> Figure:
         for column, colour, line in zip(_columns(outcome), cycle(COLOURS), cycle(DASHES)):
             own = [c for c in _there(outcome) if c.column == column]
             x = [float(c.row.split("=")[1]) for c in own]
-            y = [100 * (outcome.number(c, measure).mean or np.nan) for c in own]
+            y = [100 * (outcome.number(c.row, c.column, measure).mean or np.nan) for c in own]
             ax.plot(x, y, linestyle=line, marker="o", color=colour, label=column)
         ax.set_xlabel(outcome.item.cells[0].row.split("=")[0].strip())
         ax.set_ylabel(f"{measure} %")
@@ -293,8 +299,8 @@ def stacked_time(outcome: Outcome) -> Figure:
     with page(len(columns)) as (figure, axes):
         for ax, column in zip(axes[0], columns):
             found = [c for c in _there(outcome) if c.column == column]
-            send = np.array([outcome.number(c, "communication s").mean or 0.0 for c in found])
-            total = np.array([outcome.number(c, "total s").mean or 0.0 for c in found])
+            send = np.array([outcome.number(c.row, c.column, "communication s").mean or 0.0 for c in found])
+            total = np.array([outcome.number(c.row, c.column, "total s").mean or 0.0 for c in found])
             place = np.arange(len(found))[::-1]
             ax.barh(place, total - send, color="#9ecae1", label="computing")
             ax.barh(

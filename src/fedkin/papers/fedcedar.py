@@ -58,6 +58,9 @@ def cells(rows: tuple[str, ...]) -> tuple[Cell, ...]:
     )
 
 
+EXCEPT = best_of("FedCEDAR", ("IFCA",), COLUMNS[:1])
+EXCEPT_REVERSED = best_of("IFCA", ("FedCEDAR",), COLUMNS[:1])
+NODES = measures.every(5, "rand_index")
 BASELINES = ("FedAvg", "FedProx", "Per-FedAvg", "pFedMe", "pFedBayes", "SFL", "IFCA", "FedSem")
 ABLATIONS = ("AS-1", "AS-2", "AS-3")
 BOTH = {"accuracy": measures.personal, "received": measures.received}
@@ -88,20 +91,29 @@ ITEMS: dict[str, Item] = {
         "Table 1, sec. 4.2",
         cells((*BASELINES, "FedCEDAR", "FedCEDAR soft (ours)")),
         BOTH,
-        best_of("FedCEDAR", BASELINES, COLUMNS),
+        (
+            *(c for c in best_of("FedCEDAR", BASELINES, COLUMNS) if c not in EXCEPT),
+            *EXCEPT_REVERSED,
+            *best_of("pFedBayes", BASELINES[:4] + BASELINES[5:], COLUMNS[2:]),
+        ),
         draw.bars,
         notes="The paper does not say which model it evaluates; `accuracy` is of the model a client uses (after its "
         "local training, where the method has one), `received` of the model as sent. It claims FedCEDAR above every "
-        "baseline everywhere but IFCA on MNIST IID.",
+        "baseline everywhere but IFCA on MNIST IID, and pFedBayes as the best baseline on SVHN and CIFAR-10. pFedMe "
+        "trains the round's clients only, as the others do.",
     ),
     "table2": Item(
         "ablation study",
         "Table 2, sec. 4.3",
         cells((*ABLATIONS, "FedCEDAR", "FedCEDAR soft (ours)")),
         BOTH,
-        best_of("FedCEDAR", ABLATIONS, COLUMNS),
+        (
+            *best_of("FedCEDAR", ABLATIONS, COLUMNS),
+            *(claim for row in ABLATIONS[:2] for claim in best_of(row, ("AS-3",), COLUMNS[1::2])),
+        ),
         draw.bars,
-        notes="AS-1: no clustering; AS-2: no graph; AS-3: one model for all.",
+        notes="AS-1: no clustering; AS-2: no graph; AS-3: one model for all, in the paper's words the worst (its own "
+        "numbers say so without IID alone: that is claimed here).",
     ),
     "fig3": Item(
         "Rand index of the clusters over the rounds",
@@ -112,19 +124,24 @@ ITEMS: dict[str, Item] = {
                 "Rand index",
                 f"fedcedar,clusters={nodes},activate_every=5,nodes=true",
                 setting,
-                {"last": 1.0, **({"lowest": 0.73} if nodes == 3 else {})} if nodes < 5 else {},
+                {"last": 1.0, "lowest": 0.73} if nodes == 3 else {},
             )
             for nodes, setting in TOPOLOGY.items()
         ),
-        {"last": measures.last_event("rand_index"), "lowest": measures.lowest_event("rand_index")},
-        (
-            Claim(("K = 3", "Rand index"), ("K = 4", "Rand index"), "lowest"),
-            Claim(("K = 4", "Rand index"), ("K = 5", "Rand index"), "lowest"),
+        {
+            "last": lambda run: NODES(run)[-1] if NODES(run) else None,
+            "lowest": lambda run: min(NODES(run), default=None),
+            "mean": lambda run: sum(found) / len(found) if (found := NODES(run)) else None,
+        },
+        tuple(
+            Claim((f"K = {more}", "Rand index"), (f"K = {fewer}", "Rand index"), "mean")
+            for more, fewer in ((3, 4), (3, 5), (4, 5))
         ),
         lambda outcome: draw.events(outcome, "rand_index", "Rand index of the round's clients"),
-        formats={"last": "number", "lowest": "number"},
-        notes="In words: K=3 starts at 0.73 or above and reaches 1, K=4 comes close to 1 later, K=5 is lower. The "
-        "index here is of every round's participants, not of every fifth round alone.",
+        formats={"last": "number", "lowest": "number", "mean": "number"},
+        notes="In words: K=3 is at 0.73 or above and reaches 1, K=4 comes close to 1 more slowly, K=5 is slower and "
+        "lower. Numbers are of every fifth round, which draws from each node; the figure shows all. The paper does not "
+        "say how many rows a client has (200 here).",
     ),
     "fig4": Item(
         "accuracy over propagations P and clusters K",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,14 +62,30 @@ def last_event(metric: str) -> Measure:
     return lambda run: (events(run, metric)[1] or [None])[-1]
 
 
-def lowest_event(metric: str) -> Measure:
-    return lambda run: min((v for v in events(run, metric)[1] if v is not None), default=None)
+def every(step: int, metric: str) -> Callable[[Run], list[float]]:
+    """What was written down in every so manieth round; in all where the run is shorter (smoke)."""
+
+    def measure(run: Run) -> list[float]:
+        found = {r: v for r, v in zip(*events(run, metric)) if v is not None}
+        return [v for r, v in found.items() if r % step == 0] or list(found.values())
+
+    return measure
 
 
-def converged(run: Run) -> int:
-    """Round of convergence by the run's accuracy curve, or the last round where that cannot be said yet."""
+def converged(run: Run) -> int | None:
+    """Round of convergence by the run's accuracy curve: no gain in 20 rounds, or in a fifth of a shorter run."""
     rounds, values = curve(run)
-    return convergence_round(values, rounds) or rounds[-1]
+    patience = min(20, max(4, run.cell.setting.rounds // 5))
+    return convergence_round(values, rounds, patience=patience)
+
+
+def communications(run: Run) -> float | None:
+    """Rounds until convergence in which any client sent something; None without an end, or where nobody ever does."""
+    end = converged(run)
+    sent = {row.round for row in run.history.select("bytes_up") if row.value}
+    if end is None or not sent:
+        return None
+    return float(sum(1 for r in sent if r <= end))
 
 
 def until_converged(metric: str) -> Measure:
@@ -77,10 +93,17 @@ def until_converged(metric: str) -> Measure:
     names = ("communication_seconds", "compute_seconds") if metric == "total" else (metric,)
 
     def measure(run: Run) -> float:
-        end = converged(run)
+        end = converged(run) or run.cell.setting.rounds
         return float(sum(v for name in names for r, v in zip(*events(run, name)) if r <= end))
 
     return measure
+
+
+def simulated_time(run: Run, rounds: Sequence[int]) -> list[float]:
+    """Seconds of communication and computing until the end of each of these rounds."""
+    parts = [dict(zip(*events(run, name))) for name in ("communication_seconds", "compute_seconds")]
+    spent = np.cumsum([sum(part.get(r, 0.0) for part in parts) for r in range(1, max(rounds) + 1)])
+    return [float(spent[r - 1]) for r in rounds]
 
 
 def label_counts(run: Run) -> Numbers:
@@ -115,19 +138,27 @@ def last_mixing(run: Run) -> Numbers:
 
 
 def evenness(run: Run) -> float:
-    """Largest weight over smallest, over all pairs of clients: 1 where everybody learns from everybody alike."""
+    """Smallest weight over largest, over all pairs of clients: 1 where everybody learns from everybody alike."""
     matrix = last_mixing(run)
-    return float(matrix.max() / max(matrix.min(), 1e-12))
+    return float(matrix.min() / matrix.max())
 
 
-def by_likeness(run: Run) -> float:
-    """Mean weight of other clients that share a class, over that of those that share none."""
+def own_weight(run: Run) -> float:
+    """Mean weight that clients give themselves."""
+    return float(np.mean(np.diag(last_mixing(run))))
+
+
+def to_like(run: Run) -> float | None:
+    """How far weight on others goes to those that share a class: mean weight of like over that of like and unlike,
+    so 0.5 where no difference is made and 1 where unlike ones get nothing. None where all are alike, or no weight goes
+    to others."""
     matrix, present = last_mixing(run), label_counts(run) > 0
     shares = (present.astype(int) @ present.T.astype(int)) > 0
     other = ~np.eye(len(matrix), dtype=bool)
     if not (shares & other).any() or shares.all():
-        return float("nan")
-    return float(matrix[shares & other].mean() / max(matrix[~shares].mean(), 1e-12))
+        return None
+    like, unlike = float(matrix[shares & other].mean()), float(matrix[~shares].mean())
+    return like / (like + unlike) if like + unlike > 0 else None
 
 
 def newcomers(run: Run) -> float:

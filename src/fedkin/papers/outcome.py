@@ -57,18 +57,46 @@ class Outcome:
     """(row, column) to why there are none."""
     seconds: float
 
-    def number(self, cell: Cell, measure: str) -> Number:
-        runs = self.runs.get((cell.row, cell.column), [])
-        return Number(tuple(self.item.measures[measure](run) for run in runs), cell.paper.get(measure))
+    def values(self, row: str, column: str, measure: str) -> dict[int, float | None]:
+        """Seed by seed; of a column of means only where all of its parts are there."""
+        parts = self.item.means.get(column)
+        if parts is None:
+            return {run.seed: self.item.measures[measure](run) for run in self.runs.get((row, column), [])}
+        found = [self.values(row, part, measure) for part in parts]
+        out: dict[int, float | None] = {}
+        for seed in found[0]:
+            several = [one.get(seed) for one in found]
+            known = [v for v in several if v is not None]
+            if len(known) == len(several):
+                out[seed] = float(np.mean(known))
+        return out
+
+    def number(self, row: str, column: str, measure: str) -> Number:
+        first = next(iter(self.item.measures))
+        if column in self.item.means:
+            paper = self.item.paper_means.get((row, column)) if measure == first else None
+        else:
+            paper = self.cell(row, column).paper.get(measure)
+        return Number(tuple(self.values(row, column, measure).values()), paper)
+
+    def cell(self, row: str, column: str) -> Cell:
+        return next(c for c in self.item.cells if (c.row, c.column) == (row, column))
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.item.columns(), *self.item.means]
 
     def verdict(self, claim: Claim) -> tuple[Verdict, float | None, float | None]:
         """With the mean difference over seeds and its half interval: seeds share data and starts, so they pair up."""
-        sides = []
-        for place in (claim.above, claim.below):
-            runs = self.runs.get(place, [])
-            sides.append({run.seed: self.item.measures[claim.measure](run) for run in runs})
+        sides = [self.values(*place, claim.measure) for place in (claim.above, claim.below)]
+        if claim.measure.startswith("rounds to"):  # never is later than the last round, if the other got there
+            last = max((run.cell.setting.rounds for run in self.runs.get(claim.above, [])), default=0)
+            for seed in sides[0].keys() & sides[1].keys():
+                one, two = sides[0][seed], sides[1][seed]
+                if (one is None) != (two is None):
+                    sides[0][seed], sides[1][seed] = (last + 1 if v is None else v for v in (one, two))
         paired = [(sides[0][s], sides[1][s]) for s in sides[0] if s in sides[1]]
-        differences = [a - b for a, b in paired if a is not None and b is not None]
+        differences = [a - b for a, b in paired if a is not None and b is not None and isfinite(a - b)]
         if not differences:
             return "not measured", None, None
         mean, half = float(np.mean(differences)), half_interval(differences)
@@ -82,24 +110,22 @@ class Outcome:
     # ---- to read
     def table(self, measure: str) -> tuple[list[str], list[list[str]]]:
         style = self.item.formats.get(measure, "percent")
-        columns = self.item.columns()
-        cells = {(c.row, c.column): c for c in self.item.cells}
+        there = {(c.row, c.column) for c in self.item.cells}
         rows = []
         for row in self.item.rows():
             line = [row]
-            for column in columns:
-                cell = cells.get((row, column))
-                line.append("" if cell is None else self._entry(cell, measure, style))
+            for column in self.columns:
+                known = column in self.item.means or (row, column) in there
+                line.append(self._entry(row, column, measure, style) if known else "")
             rows.append(line)
-        return [f"{measure}: ours (paper)", *columns], rows
+        return [f"{measure}: ours (paper)", *self.columns], rows
 
-    def _entry(self, cell: Cell, measure: str, style: str) -> str:
-        number = self.number(cell, measure)
+    def _entry(self, row: str, column: str, measure: str, style: str) -> str:
+        number = self.number(row, column, measure)
         paper = f" ({written(number.paper, style)})" if number.paper is not None else ""
-        if reason := self.missing.get((cell.row, cell.column)):
-            return ("failed" if reason.startswith("failed") else "no data") + paper
+        reason = self.missing.get((row, column))
         if not number.values:
-            return f"–{paper}"
+            return ("–" if reason is None else "failed" if reason.startswith("failed") else "no data") + paper
         if number.mean is None:
             return ("never" if measure.startswith("rounds to") else "–") + paper
         half = "" if number.interval is None else f" ± {written(number.interval, style)}"
@@ -139,7 +165,7 @@ class Outcome:
             gap += f" ± {written(half, style)}" if half is not None else ""
             lines.setdefault(claim.text(), {})[claim.above[1]] = verdict + gap
         rows = [[text, *(found.get(column, "") for column in columns)] for text, found in lines.items()]
-        return ["the paper claims", *columns], rows
+        return ["claim", *columns], rows
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -164,7 +190,7 @@ class Outcome:
                     "measures": {
                         name: {"values": [_short(v) for v in number.values], "paper": number.paper}
                         for name in self.item.measures
-                        for number in [self.number(cell, name)]
+                        for number in [self.number(cell.row, cell.column, name)]
                     },
                 }
                 for cell in self.item.cells
