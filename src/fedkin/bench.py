@@ -20,7 +20,7 @@ from fedkin.store import write_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-DATA = {"fashion-mnist": ("lenet", 1.0), "cifar10": ("lenet", 1.0), "har": ("har", 0.5)}
+DATA = {"fashion-mnist": ("cnn2", 0.25), "cifar10": ("cnn2", 0.25), "har": ("har", 0.5)}
 PARTITIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "iid": ("iid", {}),
     "pathological": ("pathological", {"classes_per_client": 2}),
@@ -28,7 +28,7 @@ PARTITIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "natural": ("by_group", {}),
 }
 BUDGET = (
-    "20 clients (30 people where natural), at most 160 rows each (half to learn from, a tenth to validate, the rest to "
+    "20 clients (30 people where natural), at most 120 rows each (half to learn from, a tenth to validate, the rest to "
     "test), 10 rounds, everybody takes part, 2 local epochs, batch 16, SGD with rate 0.05; every method with its own "
     "defaults, nothing tuned (DC-PFL aggregates in every round, as the others do)"
 )
@@ -42,7 +42,7 @@ def track(data: str, partition: str) -> Setting | None:
     if partition == "natural" and data != "har":
         return None
     clients = 30 if partition == "natural" else 20
-    return Setting(data, scheme, clients, 160, 10, DATA[data][0], options, 0.4, lr=0.05, epochs=2, batch_size=16)
+    return Setting(data, scheme, clients, 120, 10, DATA[data][0], options, 0.4, lr=0.05, epochs=2, batch_size=16)
 
 
 @dataclass(frozen=True)
