@@ -196,6 +196,46 @@ def test_verdicts():
     assert single.claims()[0][1] == "undecided"
 
 
+def test_never_is_later_than_the_last_round():
+    claims = (Claim(("slow", "c"), ("fast", "c"), "rounds to 50%"),)
+    made = outcome({"slow": [None, None, 9.0], "fast": [2.0, 3.0, 2.0], "B": []})
+    item = replace(made.item, claims=claims, measures={"rounds to 50%": made.item.measures["accuracy"]})
+    verdict, mean, _ = replace(made, item=item).verdict(claims[0])
+    assert verdict == "held"
+    assert mean == pytest.approx((9 + 8 + 7) / 3)  # of 10 rounds: never is 11
+    nobody = outcome({"slow": [None], "fast": [None]})
+    item = replace(nobody.item, claims=claims, measures={"rounds to 50%": nobody.item.measures["accuracy"]})
+    assert replace(nobody, item=item).verdict(claims[0])[0] == "not measured"
+
+
+def test_what_is_not_a_number_decides_nothing():
+    claims = (Claim(("A", "c"), ("B", "c"), "accuracy"),)
+    assert outcome({"A": [np.nan, np.nan], "B": [0.1, 0.2]}, claims).claims()[0][1] == "not measured"
+
+
+def test_columns_of_means():
+    setting = Setting("mnist", "iid", 4, 40, 10, "mlp")
+    cells = tuple(Cell(row, column, "fedavg", setting) for row in "AB" for column in "xy")
+    table = {("A", "x"): [0.1, 0.2], ("A", "y"): [0.3, 0.6], ("B", "x"): [0.5, 0.5], ("B", "y"): [None, 0.5]}
+    item = Item(
+        "a title",
+        "Table 9",
+        cells,
+        {"accuracy": lambda run: table[run.cell.row, run.cell.column][run.seed]},
+        (Claim(("A", "mean"), ("B", "mean"), "accuracy"),),
+        means={"mean": ("x", "y")},
+        paper_means={("A", "mean"): 0.31},
+    )
+    runs = {(c.row, c.column): [Run(c, seed, Path()) for seed in (0, 1)] for c in cells}
+    made = Outcome("paper/table9", item, SCALES["tenth"], runs, {}, 60.0)
+    assert made.values("A", "mean", "accuracy") == pytest.approx({0: 0.2, 1: 0.4})
+    assert made.values("B", "mean", "accuracy") == {1: 0.5}  # seed 0 has a gap
+    header, rows = made.table("accuracy")
+    assert header[1:] == ["x", "y", "mean"]
+    assert rows[0][3] == "30.00 ± 127.06 (31.00)"
+    assert made.verdict(item.claims[0])[1] == pytest.approx(-0.1)
+
+
 def test_tables_say_what_was_not_reached_and_what_is_not_there():
     made = outcome({"A": [0.5, 0.7], "B": [None, 0.2], "C": [None, None], "D": []})
     header, rows = made.table("accuracy")

@@ -106,7 +106,9 @@ def curves(outcome: Outcome, also: str = "", reduce: str = "mean", over: str = "
                 _curves(ax, outcome, column, metric, reduce, over)
                 ax.set_title(column if line == 0 else "")
         handles = axes[0][0].get_legend_handles_labels()
-        if handles[0]:
+        if handles[0] and len(columns) > 1:  # there is room beside the title
+            figure.legend(*handles, loc="upper right", ncols=len(handles[0]), fontsize=8)
+        elif handles[0]:
             axes[0][0].legend(*handles, loc="best", fontsize=8)
     return figure
 

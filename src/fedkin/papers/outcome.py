@@ -39,7 +39,7 @@ def half_interval(values: Sequence[float]) -> float | None:
     """Half the width of the 95 % interval of the mean (Student's t over seeds); None for fewer than two values."""
     if len(values) < 2:
         return None
-    if min(values) == max(values):  # else rounding shows as a tiny interval
+    if np.ptp(values) <= 1e-9 * abs(max(values)):  # else rounding shows as a tiny interval
         return 0.0
     from scipy.stats import t
 
