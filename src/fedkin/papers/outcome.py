@@ -148,7 +148,8 @@ class Outcome:
             parts += [markdown(*self.table(measure))]
         for reason in dict.fromkeys(self.missing.values()):
             which = sorted({place[1] for place, why in self.missing.items() if why == reason})
-            parts += [f"{'Not run' if reason.startswith('failed') else 'No data'} for {', '.join(which)}: {reason}", ""]
+            word = "Not run" if reason.startswith("failed") else "No data"
+            parts += [f"{word} for {', '.join(which)}: {_brief(reason)}.", ""]
         if claims := self.claims():
             tally = {v: sum(1 for c in claims if c[1] == v) for v in ("held", "not held", "undecided", "not measured")}
             parts += ["Claims: " + ", ".join(f"{n} {v}" for v, n in tally.items() if n) + ".", ""]
@@ -183,7 +184,7 @@ class Outcome:
                     "seeds": [run.seed for run in self.runs.get((cell.row, cell.column), [])],
                     "runs": [run.folder.name for run in self.runs.get((cell.row, cell.column), [])],
                     **(
-                        {"missing": self.missing[cell.row, cell.column]}
+                        {"missing": _brief(self.missing[cell.row, cell.column])}
                         if (cell.row, cell.column) in self.missing
                         else {}
                     ),
@@ -206,6 +207,11 @@ class Outcome:
                 for claim, verdict, mean, half in self.claims()
             ],
         }
+
+
+def _brief(reason: str) -> str:
+    """Without what is of this machine and moment: the whole is on the terminal."""
+    return reason.splitlines()[0].split(" (")[0].removesuffix(".")
 
 
 def _short(value: float | None) -> float | None:
