@@ -203,7 +203,7 @@ def scatter(outcome: Outcome, x: Measure, y: Measure, xlabel: str, ylabel: str) 
             ax.errorbar([x(run) for run in runs], values, spread, fmt="o", color=colour, capsize=2, label=cell.row)
         ax.set_xlabel(xlabel)
         ax.set_ylabel(f"{ylabel} %, std over clients")
-        figure.legend(*ax.get_legend_handles_labels(), loc="upper right", ncols=5, fontsize=7)
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
     return figure
 
 
