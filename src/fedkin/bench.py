@@ -108,11 +108,15 @@ def command(words: list[str], console: Console) -> int:
     places = ranked({k: flags.out / "runs" / j.name for k, j in jobs.items() if j.name not in failed})
     header, rows = table(places, list(tracks))
     console.print(terminal("Leaderboard", header, rows, BUDGET))
-    for reason in dict.fromkeys(failed.values()):
-        console.print(f"Not run: {reason}", markup=False, highlight=False)
-    about = {"budget": BUDGET, "seeds": flags.seeds, "failed": sorted(set(failed.values()))}
+    lost = [f"{name} on {label}: {failed[j.name]}" for (name, label, _), j in jobs.items() if j.name in failed]
+    for line in lost:
+        console.print(f"Not run, so not ranked: {line}", markup=False, highlight=False)
+    command = f"fedkin bench --data {flags.data} --partitions {flags.partitions} --seeds {flags.seeds}"
+    about = {"command": command, "budget": BUDGET, "seeds": flags.seeds, "not run": lost}
     write_json(flags.out / "leaderboard.json", {**about, "methods": [vars(p) for p in places]})
-    (flags.out / "leaderboard.md").write_text(f"{BUDGET}; {flags.seeds} seeds.\n\n{markdown(header, rows)}")
+    text = f"{BUDGET}; seeds: {flags.seeds}.\n\n{markdown(header, rows)}"
+    text += "".join(f"\nNot run, so not ranked: {line}\n" for line in lost)
+    (flags.out / "leaderboard.md").write_text(text)
     print(f"leaderboard.md and leaderboard.json are in {flags.out}.")
     return 0
 

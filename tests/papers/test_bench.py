@@ -83,3 +83,27 @@ def test_what_bench_does_not_know():
         bench.command(["--data", "imagenet"], Console())
     with pytest.raises(ValueError, match=r"no method 'fedavrg'"):
         bench.command(["--methods", "fedavrg"], Console())
+
+
+def test_what_failed_is_named_and_not_ranked(tmp_path, monkeypatch, capsys):
+    from fedkin.data import load
+
+    monkeypatch.setattr(carry_out, "_arrays", lambda data: load("digits"))
+    monkeypatch.setitem(bench.DATA, "har", ("mlp", 1.0))
+    carry_out._federation.cache_clear()
+    whole = carry_out.run_one
+
+    def breaks(job, out):
+        if job.method == "fedprox":
+            raise ValueError("it diverged")
+        whole(job, out)
+
+    monkeypatch.setattr(carry_out, "run_one", breaks)
+    words = ["--data", "har", "--partitions", "iid", "--methods", "local,fedprox", "--workers", "1", "--out"]
+    assert bench.command([*words, str(tmp_path)], Console(width=200)) == 0
+    board = json.loads((tmp_path / "leaderboard.json").read_text())
+    assert [p["method"] for p in board["methods"]] == ["local"]
+    assert board["not run"] == ["fedprox on har iid: failed: ValueError: it diverged"]
+    assert "it diverged" in (tmp_path / "leaderboard.md").read_text()
+    assert "it diverged" in capsys.readouterr().out
+    carry_out._federation.cache_clear()
