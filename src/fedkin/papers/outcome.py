@@ -79,6 +79,17 @@ class Outcome:
             paper = self.cell(row, column).paper.get(measure)
         return Number(tuple(self.values(row, column, measure).values()), paper)
 
+    @property
+    def seeds(self) -> int:
+        return max((len(r) for r in self.runs.values()), default=0)
+
+    @property
+    def command(self) -> str:
+        usual = min(self.item.seeds, self.scale.seeds)
+        return f"fedkin reproduce {self.name} --scale {self.scale.name}" + (
+            "" if self.seeds in (0, usual) else f" --seeds {self.seeds}"
+        )
+
     def cell(self, row: str, column: str) -> Cell:
         return next(c for c in self.item.cells if (c.row, c.column) == (row, column))
 
@@ -134,11 +145,11 @@ class Outcome:
 
     def markdown(self) -> str:
         parts = [f"### {self.name}: {self.item.title}", ""]
-        seeds = max((len(r) for r in self.runs.values()), default=0)
+        seeds = self.seeds
         parts += [
             f"{self.item.place}. Scale {self.scale.name}, {seeds} {'seed' if seeds == 1 else 'seeds'}; ours"
             f"{' with the 95 % interval over seeds' if seeds > 1 else ''} (the paper's number, where it has one).",
-            f"Command: `fedkin reproduce {self.name} --scale {self.scale.name}`; the runs took "
+            f"Command: `{self.command}`; the runs took "
             f"{self.seconds / 60:.1f} minutes of computing.",
             "",
         ]
@@ -174,7 +185,7 @@ class Outcome:
             "title": self.item.title,
             "scale": self.scale.name,
             "scale_says": self.scale.says,
-            "command": f"fedkin reproduce {self.name} --scale {self.scale.name}",
+            "command": self.command,
             "seconds": round(self.seconds, 1),
             "cells": [
                 {
