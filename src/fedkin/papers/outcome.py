@@ -149,8 +149,7 @@ class Outcome:
         parts += [
             f"{self.item.place}. Scale {self.scale.name}, {seeds} {'seed' if seeds == 1 else 'seeds'}; ours"
             f"{' with the 95 % interval over seeds' if seeds > 1 else ''} (the paper's number, where it has one).",
-            f"Command: `{self.command}`; the runs took "
-            f"{self.seconds / 60:.1f} minutes of computing.",
+            f"Command: `{self.command}`; the runs took {self.seconds / 60:.1f} minutes of computing.",
             "",
         ]
         if self.item.notes:
