@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
@@ -221,7 +222,7 @@ class Outcome:
 
 def _brief(reason: str) -> str:
     """Without what is of this machine and moment: the whole is on the terminal."""
-    return reason.splitlines()[0].split(" (")[0].removesuffix(".")
+    return re.sub(r" is not in \S+", " is not at hand", reason.splitlines()[0].split(" (")[0].removesuffix("."))
 
 
 def _short(value: float | None) -> float | None:
