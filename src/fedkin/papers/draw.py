@@ -67,7 +67,7 @@ def bars(outcome: Outcome) -> Figure:
     measure = next(iter(outcome.item.measures))
     factor = 100 if outcome.item.formats.get(measure, "percent") == "percent" else 1
     columns = _columns(outcome) or [""]
-    wide = min(3, len(columns))
+    wide = 2 if len(columns) == 4 else min(3, len(columns))
     rows = -(-len(columns) // wide)
     most = max((sum(c.column == column for c in _there(outcome)) for column in columns), default=1)
     with page(wide, rows, height=max(1.6, 0.26 * most + 0.9)) as (figure, axes):
