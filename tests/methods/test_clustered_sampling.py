@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 import fedkin
-from fedkin.data.digits import load
 from fedkin.engine.work import client_seed
 from fedkin.local import sgd
 from fedkin.maths.urns import by_similarity, by_size, distances
@@ -21,14 +18,6 @@ from fedkin.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 NAMES = ["clustered-sampling", "clustered-sampling-2"]
-
-
-@pytest.fixture(scope="module")
-def fed():
-    """Clients of unlike sizes."""
-    data = load()
-    data = replace(data, x=data.x[:400], y=data.y[:400])
-    return fedkin.federate(data, partition="dirichlet", clients=6, alpha=0.5, minimum=20, seed=3)
 
 
 def run(method, fed, **changes):

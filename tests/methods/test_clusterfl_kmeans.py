@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
 
 import fedkin
-from fedkin.data.digits import load
 from fedkin.engine.work import client_seed
 from fedkin.local import gradient, sgd
 from fedkin.maths.cluster import rand_index
@@ -21,14 +18,6 @@ from fedkin.protocol import Me, Message, Training
 from fedkin.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
-
-
-@pytest.fixture(scope="module")
-def fed():
-    """Clients of unlike sizes."""
-    data = load()
-    data = replace(data, x=data.x[:400], y=data.y[:400])
-    return fedkin.federate(data, partition="dirichlet", clients=6, alpha=0.5, minimum=20, seed=3)
 
 
 def run(method, fed, **changes):

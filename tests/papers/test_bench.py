@@ -48,12 +48,19 @@ def test_tracks():
     assert bench.track("cifar10", "dirichlet").partition_options == {"alpha": 0.1}
 
 
-def test_a_small_board(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def digits(monkeypatch):
+    """In place of har."""
     from fedkin.data import load
 
     monkeypatch.setattr(carry_out, "_arrays", lambda data: load("digits"))
     monkeypatch.setitem(bench.DATA, "har", ("mlp", 1.0))
     carry_out._federation.cache_clear()
+    yield
+    carry_out._federation.cache_clear()
+
+
+def test_a_small_board(tmp_path, digits, capsys):
     words = [
         "--data",
         "har",
@@ -75,7 +82,6 @@ def test_a_small_board(tmp_path, monkeypatch, capsys):
     assert by_name["fedavg"]["megabytes"] > 0
     assert by_name["local"]["accuracy"]["har pathological"] > by_name["fedavg"]["accuracy"]["har pathological"]
     assert "| method | mean rank |" in (tmp_path / "leaderboard.md").read_text()
-    carry_out._federation.cache_clear()
 
 
 def test_what_bench_does_not_know():
@@ -85,12 +91,7 @@ def test_what_bench_does_not_know():
         bench.command(["--methods", "fedavrg"], Console())
 
 
-def test_what_failed_is_named_and_not_ranked(tmp_path, monkeypatch, capsys):
-    from fedkin.data import load
-
-    monkeypatch.setattr(carry_out, "_arrays", lambda data: load("digits"))
-    monkeypatch.setitem(bench.DATA, "har", ("mlp", 1.0))
-    carry_out._federation.cache_clear()
+def test_what_failed_is_named_and_not_ranked(tmp_path, digits, monkeypatch, capsys):
     whole = carry_out.run_one
 
     def breaks(job, out):
@@ -106,4 +107,3 @@ def test_what_failed_is_named_and_not_ranked(tmp_path, monkeypatch, capsys):
     assert board["not run"] == ["fedprox on har iid: failed: ValueError: it diverged"]
     assert "it diverged" in (tmp_path / "leaderboard.md").read_text()
     assert "it diverged" in capsys.readouterr().out
-    carry_out._federation.cache_clear()
