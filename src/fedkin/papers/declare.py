@@ -107,7 +107,17 @@ SCALES: dict[str, Scale] = {
         most_batch=16,
         network="cnn2",
     ),
-    "smoke": Scale("smoke", 0, 0, 1, 0.25, 5, "2 rounds of 1 epoch, 20 rows a client, tiny networks, 1 seed", 20),
+    "smoke": Scale(
+        "smoke",
+        0,
+        0,
+        1,
+        0.25,
+        5,
+        "2 rounds of 1 epoch, at most 20 clients of 20 rows, networks of a quarter of the width, 1 seed",
+        20,
+        most_clients=20,
+    ),
 }
 
 DEEP = ("cnn3", "cnn6", "cnn3fc3", "lenet")
