@@ -59,3 +59,19 @@ def test_a_pages_verdicts_are_its_outcomes(name):
     for verdict in ("held", "not held", "undecided", "not measured"):
         count = sum(1 for claim in found["claims"] if claim["verdict"] == verdict)
         assert not count or f" {count} {verdict}" in block.split("Claims:")[1].split(".")[0]
+
+
+def test_the_leaderboard_is_its_outcome():
+    from fedkin import bench
+    from fedkin.methods import METHODS
+
+    found = json.loads((RESULTS / "leaderboard.json").read_text())
+    places = [bench.Place(**place) for place in found["methods"]]
+    tracks = list(places[0].accuracy)
+    page = (RESULTS / "leaderboard.md").read_text()
+    assert markdown(*bench.table(places, tracks)).strip() in page
+    assert found["command"] in page
+    assert [p.rank for p in places] == sorted(p.rank for p in places)
+    lost = {line.split(" on ")[0] for line in found["not run"]}
+    assert {p.method for p in places} | lost == set(METHODS)
+    assert {t.split()[0] for t in tracks} >= {"fashion-mnist", "har"}

@@ -126,7 +126,7 @@ def _try(function: Callable[[], object], job: Job, failed: dict[str, str]) -> No
     try:
         function()
     except Exception as error:
-        failed[job.name] = f"failed: {type(error).__name__}: {error}"
+        failed[job.name] = f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def unavailable(data: str) -> str:
