@@ -92,3 +92,9 @@ def test_newcomers_alone_are_counted():
     run = a_run(history, arrive_share=0.5)
     run.__dict__["summary"] = {"rounds": 10}
     assert measures.newcomers(run) == pytest.approx(0.25)
+
+
+def test_where_nothing_is_sent_nothing_is_received():
+    run = a_run(History())
+    run.__dict__["summary"] = {"personal": {"mean": 0.5}}
+    assert measures.received(run) is None

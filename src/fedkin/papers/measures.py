@@ -20,8 +20,10 @@ def personal(run: Run) -> float:
     return float(run.summary["personal"]["mean"])
 
 
-def received(run: Run) -> float:
-    return float(run.summary["received"]["mean"])
+def received(run: Run) -> float | None:
+    """Of the model as it was sent; None where nothing is (Local)."""
+    found = run.summary.get("received")
+    return None if found is None else float(found["mean"])
 
 
 def spread_over_clients(run: Run) -> float:
