@@ -27,7 +27,7 @@ class Reproduce:
     scale: Literal["full", "half", "tenth", "smoke"] = "tenth"
     """How much of the paper's experiment is run: see `--list`."""
     seeds: int | None = None
-    """How many seeds; where not given: the item's own, at most 3 below full scale."""
+    """How many seeds; where not given: the item's own, at most 3 below full scale (tenth: at most 200 runs)."""
     only: str = ""
     """Rows or methods, with commas between: leave out the others."""
     out: Path = Path("runs/reproduce")

@@ -126,6 +126,13 @@ def test_scales():
     assert scaled(replace(setting, least_rounds=15), SCALES["tenth"]).rounds == 15
 
 
+def test_seeds_of_a_scale():
+    assert ALL["pfedgat/table1"].seeds_at(SCALES["tenth"]) == 1  # 135 cells
+    assert ALL["pfedgat/table1"].seeds_at(SCALES["full"]) == 3
+    assert ALL["fedcedar/table1"].seeds_at(SCALES["tenth"]) == 3  # 60 cells
+    assert ALL["fedcedar/table1"].seeds_at(SCALES["smoke"]) == 1
+
+
 def test_a_part_of_the_rounds_in_a_methods_options():
     cell = Cell(
         "a", "b", "dcpfl-nodc,start_rounds={eighth}", Setting("mnist", "iid", 4, 40, 400, "mlp", least_rounds=20)

@@ -56,7 +56,7 @@ def carry_out(
     told: Callable[[int, int, str], None] = lambda done, total, label: None,
 ) -> Outcome:
     """Run what is missing and read the rest. `told(done, total, label)` hears of every run that has ended."""
-    count = seeds if seeds is not None else min(item.seeds, scale.seeds)
+    count = seeds if seeds is not None else item.seeds_at(scale)
     cells = [c for c in item.cells if not only or c.row in only or c.method.split(",")[0] in only]
     if only and not cells:
         raise ValueError(f"--only {','.join(only)} leaves nothing of {name}; its rows: {', '.join(item.rows())}.")

@@ -79,6 +79,8 @@ class Scale:
     most_epochs: int = 10**9
     most_batch: int = 10**9
     """Smaller batches with fewer rows: so that there remain steps to take."""
+    most_runs: int = 10**9
+    """Of an item, in as many seeds as that leaves (at least one)."""
     network: str = ""
     """In place of deeper convolutional networks: those are still at chance after so few steps (measured)."""
 
@@ -96,7 +98,7 @@ SCALES: dict[str, Scale] = {
         "at most 50 clients (where their number is not the subject) of a fifth of the rows (80 to 120 a client, at "
         "most 4,000 in all if that leaves 80), 40 % of them to learn from, 10 % to validate, 50 % to test; a tenth of "
         "the rounds (10 to 20), at most 2 local epochs, batches of at most 16; networks of half the width, cnn2 in "
-        "place of deeper convolutional ones; 5 times the learning rate; at most 3 seeds",
+        "place of deeper convolutional ones; 5 times the learning rate; at most 3 seeds and 200 runs",
         least_rows=80,
         most_rows=120,
         rows_in_all=4000,
@@ -105,6 +107,7 @@ SCALES: dict[str, Scale] = {
         most_rounds=20,
         most_epochs=2,
         most_batch=16,
+        most_runs=200,
         network="cnn2",
     ),
     "smoke": Scale(
@@ -226,6 +229,9 @@ class Item:
 
     def rows(self) -> list[str]:
         return list(dict.fromkeys(cell.row for cell in self.cells))
+
+    def seeds_at(self, scale: Scale) -> int:
+        return min(self.seeds, scale.seeds, max(1, scale.most_runs // len(self.cells)))
 
 
 def best_of(

@@ -37,7 +37,7 @@ OVERHEAD = 0.5  # seconds of a run that are not training
 
 
 def seconds(item: Item, scale: Scale, seeds: int | None = None) -> float:
-    count = seeds if seeds is not None else min(item.seeds, scale.seeds)
+    count = seeds if seeds is not None else item.seeds_at(scale)
     jobs = {j.name: j for cell in item.cells for seed in range(count) for j in [job(cell, scale, seed)]}
     return sum(_one(j) for j in jobs.values()) / (os.cpu_count() or 1)
 

@@ -86,7 +86,7 @@ class Outcome:
 
     @property
     def command(self) -> str:
-        usual = min(self.item.seeds, self.scale.seeds)
+        usual = self.item.seeds_at(self.scale)
         return f"fedkin reproduce {self.name} --scale {self.scale.name}" + (
             "" if self.seeds in (0, usual) else f" --seeds {self.seeds}"
         )
