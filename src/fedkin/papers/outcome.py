@@ -226,7 +226,7 @@ def _brief(reason: str) -> str:
 
 
 def _short(value: float | None) -> float | None:
-    return None if value is None or not isfinite(value) else float(f"{value:.6g}")
+    return None if value is None or not isfinite(value) else float(f"{value:.10g}")
 
 
 def written(value: float | None, style: str, *, sign: bool = False) -> str:
