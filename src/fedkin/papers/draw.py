@@ -105,11 +105,13 @@ def curves(outcome: Outcome, also: str = "", reduce: str = "mean", over: str = "
             for ax, column in zip(axes[line], columns):
                 _curves(ax, outcome, column, metric, reduce, over)
                 ax.set_title(column if line == 0 else "")
-        handles = axes[0][0].get_legend_handles_labels()
-        if handles[0] and len(columns) > 1:  # there is room beside the title
-            figure.legend(*handles, loc="upper right", ncols=len(handles[0]), fontsize=8)
-        elif handles[0]:
-            axes[0][0].legend(*handles, loc="best", fontsize=8)
+        legends = [ax.get_legend_handles_labels() for ax in axes[0]]
+        alike = all(names == legends[0][1] for _, names in legends)
+        if alike and len(columns) > 1:  # one for all: there is room beside the title
+            figure.legend(*legends[0], loc="upper right", ncols=max(1, len(legends[0][1])), fontsize=8)
+        else:
+            for ax, (handles, names) in zip(axes[0], legends):
+                ax.legend(handles, names, loc="best", fontsize=8)
     return figure
 
 
