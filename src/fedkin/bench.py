@@ -32,8 +32,9 @@ BUDGET = (
     "test), 10 rounds, everybody takes part, 2 local epochs, batch 16, SGD with rate 0.05; every method with its own "
     "defaults, nothing tuned (DC-PFL aggregates in every round, as the others do)"
 )
+EPOCHS = 2
 # By default DC-PFL counts 5 epochs between aggregations: here that were 3 rounds, and 10 rounds no split.
-OPTIONS = dict.fromkeys(("dcpfl", "dcpfl-nola", "dcpfl-nodc"), ",tau=2")
+OPTIONS = dict.fromkeys(("dcpfl", "dcpfl-nola", "dcpfl-nodc"), f",tau={EPOCHS}")
 
 
 def track(data: str, partition: str) -> Setting | None:
@@ -42,7 +43,7 @@ def track(data: str, partition: str) -> Setting | None:
     if partition == "natural" and data != "har":
         return None
     clients = 30 if partition == "natural" else 20
-    return Setting(data, scheme, clients, 120, 10, DATA[data][0], options, 0.4, lr=0.05, epochs=2, batch_size=16)
+    return Setting(data, scheme, clients, 120, 10, DATA[data][0], options, 0.4, lr=0.05, epochs=EPOCHS, batch_size=16)
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,13 @@ def test_verdicts():
     assert single.claims()[0][1] == "undecided"
 
 
+def test_a_seed_that_failed_is_seen():
+    made = outcome({"A": [0.5, 0.7], "B": [0.2]})
+    failed = replace(made, missing={("B", "c"): "failed: ValueError: it diverged (at once)"})
+    assert [r[1] for r in failed.table("accuracy")[1]] == ["60.00 ± 127.06 (50.00)", "20.00 [1 of 2] (50.00)"]
+    assert "Not run: B, c: failed: ValueError: it diverged." in failed.markdown()
+
+
 def test_never_is_later_than_the_last_round():
     claims = (Claim(("slow", "c"), ("fast", "c"), "rounds to 50%"),)
     made = outcome({"slow": [None, None, 9.0], "fast": [2.0, 3.0, 2.0], "B": []})

@@ -126,7 +126,8 @@ def _try(function: Callable[[], object], job: Job, failed: dict[str, str]) -> No
     try:
         function()
     except Exception as error:
-        failed[job.name] = f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        first = str(error).strip().split("\n")[0]  # of an error at a client the rest is its traceback
+        failed[job.name] = f"failed: {type(error).__name__}: {first}"
 
 
 def unavailable(data: str) -> str:

@@ -55,7 +55,7 @@ class Outcome:
     runs: dict[tuple[str, str], list[Run]]
     """(row, column) to its runs, seed by seed."""
     missing: dict[tuple[str, str], str]
-    """(row, column) to why there are none."""
+    """(row, column) to why there are none, or not for every seed."""
     seconds: float
 
     def values(self, row: str, column: str, measure: str) -> dict[int, float | None]:
@@ -141,7 +141,8 @@ class Outcome:
         if number.mean is None:
             return ("never" if measure.startswith("rounds to") else "–") + paper
         half = "" if number.interval is None else f" ± {written(number.interval, style)}"
-        short = "" if len(number.known) == len(number.values) else f" [{len(number.known)} of {len(number.values)}]"
+        asked = len(number.values) if reason is None else self.seeds  # of a run that failed there is no value
+        short = "" if len(number.known) == asked else f" [{len(number.known)} of {asked}]"
         return written(number.mean, style) + half + short + paper
 
     def markdown(self) -> str:
@@ -158,9 +159,12 @@ class Outcome:
         for measure in self.item.measures:
             parts += [markdown(*self.table(measure))]
         for reason in dict.fromkeys(self.missing.values()):
-            which = sorted({place[1] for place, why in self.missing.items() if why == reason})
-            word = "Not run" if reason.startswith("failed") else "No data"
-            parts += [f"{word} for {', '.join(which)}: {_brief(reason)}.", ""]
+            places = [place for place, why in self.missing.items() if why == reason]
+            if reason.startswith("failed"):
+                parts += [f"Not run: {'; '.join(', '.join(place) for place in places)}: {_brief(reason)}.", ""]
+            else:
+                which = dict.fromkeys(column for _, column in places)
+                parts += [f"No data for {', '.join(which)}: {_brief(reason)}.", ""]
         if claims := self.claims():
             tally = {v: sum(1 for c in claims if c[1] == v) for v in ("held", "not held", "undecided", "not measured")}
             parts += ["Claims: " + ", ".join(f"{n} {v}" for v, n in tally.items() if n) + ".", ""]
