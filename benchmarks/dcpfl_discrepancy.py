@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 import fedkin
-from fedkin.maths.convergence import convergence_round
-from fedkin.maths.curvature import radius
-from fedkin.maths.discrepancy import layer_discrepancy, pairwise_discrepancy
+from fedkin.experiments.convergence import convergence_round
 from fedkin.maths.divergence import pairwise_kld
 from fedkin.methods.dcpfl import DCPFL
+from fedkin.methods.dcpfl.curvature import radius
+from fedkin.methods.dcpfl.discrepancy import layer_discrepancy, pairwise_discrepancy
 from fedkin.protocol import State
 
 

@@ -60,7 +60,7 @@ def network():
 
 def fedkin_rounds(engine: str, clients: int, rounds: int) -> list[float]:
     import fedkin
-    from fedkin.trackers import Tracker
+    from fedkin.engine.trackers import Tracker
 
     class Watch(Tracker):
         def __init__(self) -> None:

@@ -22,16 +22,16 @@ import numpy as np
 import torch
 
 import fedkin
-from fedkin.local import evaluate
-from fedkin.maths.graph import centred, cosine, edge_auc, evenness, majority, normalised
+from fedkin.client.evaluate import evaluate
+from fedkin.maths.graph import centered, cosine, edge_auc, evenness, majority, normalized
 from fedkin.maths.kmeans import gram, membership
 from fedkin.methods.fedcedar import FedCEDAR
 from fedkin.models.build import maker
 from fedkin.models.network import Network
 from fedkin.protocol import Message, Replies, State
 
-FEATURES = ("weights", "updates", "centred")
-NORMALISED = (("sum", 1.0), ("softmax", 0.3))
+FEATURES = ("weights", "updates", "centered")
+NORMALIZED = (("sum", 1.0), ("softmax", 0.3))
 RUN: dict[str, Any] = {
     "model": "mlp",
     "participation": 0.3,
@@ -72,10 +72,10 @@ class Watched(FedCEDAR):
         rows, start = replies.body[0], sent.own[0]
         assert isinstance(start, torch.Tensor)
         labels = new["labels"][replies.ids].numpy()
-        centre = membership(labels)
+        center = membership(labels)
         products = {"weights": gram(rows), "updates": gram(rows, start, replies.position)}
-        between = {name: centre @ p @ centre.T for name, p in products.items()}
-        between["centred"] = centred(between["weights"])
+        between = {name: center @ p @ center.T for name, p in products.items()}
+        between["centered"] = centered(between["weights"])
         cosines = {name: cosine(b) for name, b in between.items()}
         SEEN.append({"ids": replies.ids.numpy(), "labels": labels, **cosines})
         return new
@@ -97,11 +97,11 @@ def graph(rounds: int, participation: float) -> None:
             f"rounds below 1: {sum(r < 1 for r in rand)}, lowest {min(rand):.2f} in round {1 + int(np.argmin(rand))}"
         )
         print(f"Rand index in round 1: {rand[0]:.2f}; {below}; in rounds 5, 10, …: {[round(r, 2) for r in rand[4::5]]}")
-        show("features, normalise", "lowest cosine", "median", "highest", "R diagonal", "R² diagonal", "evenness",
+        show("features, normalize", "lowest cosine", "median", "highest", "R diagonal", "R² diagonal", "evenness",
              "cosines' AUC", "R's AUC", "it is 1 in", first=22, width=14)  # fmt: skip
-        for name, (how, temperature) in product(FEATURES, NORMALISED):
+        for name, (how, temperature) in product(FEATURES, NORMALIZED):
             off = np.concatenate([s[name][~np.eye(len(s[name]), dtype=bool)] for s in SEEN])
-            graphs = [normalised(s[name], how, temperature) for s in SEEN]  # type: ignore[arg-type]
+            graphs = [normalized(s[name], how, temperature) for s in SEEN]  # type: ignore[arg-type]
             nodes_of = [majority(s["labels"], truth[s["ids"]]) for s in SEEN]
             plain = [auc for s, n in zip(SEEN, nodes_of) if (auc := edge_auc(s[name], edges, n)) is not None]
             aucs = [auc for r, n in zip(graphs, nodes_of) if (auc := edge_auc(r, edges, n)) is not None]
@@ -118,7 +118,7 @@ def graph(rounds: int, participation: float) -> None:
 FORMS: dict[str, dict[str, Any]] = {
     "fedcedar": {},
     "fedcedar, updates": {"features": "updates"},
-    "fedcedar, centred": {"features": "centred"},
+    "fedcedar, centered": {"features": "centered"},
     "fedcedar-soft": {},
     "fedcedar-as1": {},
     "fedcedar-as2": {},
@@ -156,8 +156,8 @@ def choose(rounds: int, seeds: range) -> None:
     print(f"validation accuracy in %, received / personal; {rounds} rounds, mean of seeds {list(seeds)}")
     show("", *(name for name, *_ in places), "mean")
     candidates = [FedCEDAR()] + [
-        FedCEDAR(normalise="softmax", features=f, temperature=t)  # type: ignore[arg-type]
-        for f, t in product(("centred", "updates"), (0.1, 0.3, 1.0))
+        FedCEDAR(normalize="softmax", features=f, temperature=t)  # type: ignore[arg-type]
+        for f, t in product(("centered", "updates"), (0.1, 0.3, 1.0))
     ]
     for candidate in candidates:
         cells = []
@@ -171,7 +171,7 @@ def choose(rounds: int, seeds: range) -> None:
                 pairs.append((100 * on_validation(method, federation, result.state, seed), 100 * personal))
             cells.append(np.mean(pairs, 0))
         cells.append(np.mean(cells, 0))
-        label = "paper" if candidate.normalise == "sum" else f"{candidate.features} {candidate.temperature:g}"
+        label = "paper" if candidate.normalize == "sum" else f"{candidate.features} {candidate.temperature:g}"
         show(label, *(f"{a:.2f} / {b:.2f}" for a, b in cells))
 
 
@@ -187,7 +187,12 @@ def on_validation(method: FedCEDAR, federation: fedkin.Federation, state: State,
 def server(clients: int, width: int, repeats: int) -> None:
     print(f"{clients} clients x {width:,} numbers, a fresh process for each line; memory in client models")
     show("", "merge: seconds (processor seconds), each", "send: seconds", "peak extra memory", first=24, width=20)
-    for fields in ({}, {"features": "centred", "normalise": "softmax"}, {"features": "updates"}, {"clustering": False}):
+    for fields in (
+        {},
+        {"features": "centered", "normalize": "softmax"},
+        {"features": "updates"},
+        {"clustering": False},
+    ):
         arguments = [
             sys.executable,
             __file__,
@@ -205,8 +210,8 @@ def once(clients: int, width: int, repeats: int, fields: dict[str, Any]) -> None
     method = FedCEDAR(**fields)
     node = torch.arange(clients) % 5
     body = torch.randn(clients, width)
-    for k, centre in enumerate(torch.randn(5, width)):
-        body[node == k] += centre
+    for k, center in enumerate(torch.randn(5, width)):
+        body[node == k] += center
     start = torch.randn(1, width)
     ids = torch.arange(clients)
     state: State = {

@@ -22,14 +22,14 @@ os.environ.setdefault("FLWR_HOME", os.path.join(tempfile.gettempdir(), "fedkin-f
 
 
 def train(net: nn.Module, x: torch.Tensor, y: torch.Tensor, epochs: int, batch: int, lr: float) -> None:
-    optimiser = torch.optim.SGD(net.parameters(), lr=lr)
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     net.train()
     for _ in range(epochs):
         order = torch.randperm(len(y))
         for at in order.split(batch):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(net(x[at]), y[at]).backward()
-            optimiser.step()
+            optimizer.step()
 
 
 def flower(

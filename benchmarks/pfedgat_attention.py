@@ -92,7 +92,7 @@ def forms(settings: dict[str, Any]) -> dict[str, PFedGAT]:
     return {
         f"{attention}, {features}": PFedGAT(**{**settings, "attention": attention, "features": features})
         for attention in ("gat", "gatv2")
-        for features in ("weights", "centred")
+        for features in ("weights", "centered")
     }
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import fedkin
-from fedkin.trackers import Tracker
+from fedkin.engine.trackers import Tracker
 
 
 def memory() -> int:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import fedkin
-from fedkin.maths.discrepancy import group_tree, pairwise_discrepancy
+from fedkin.methods.dcpfl.discrepancy import group_tree, pairwise_discrepancy
 from fedkin.protocol import Replies, Server, Training
 
 
@@ -30,7 +30,7 @@ def server(clients: int, parameters: int) -> Server:
     hidden = max(1, (parameters - 10) // 110)
     example = torch.zeros(1, 99)
     net = fedkin.Network(nn.Sequential(nn.Linear(99, hidden), nn.Linear(hidden, 10)), example)
-    start = net.row()
+    start = net.vector()
     ids = torch.arange(clients)
     return Server(ids, torch.full((clients,), 100), 10, 0, 1.0, Training(), net.layout, lambda k: start.clone())
 

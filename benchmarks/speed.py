@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedkin
+from fedkin.engine.trackers import Tracker
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.trackers import Tracker
 
 CLIENTS, TRAIN, TEST, CHOSEN = 100, 480, 120, 30
 
@@ -89,12 +89,12 @@ class Plain:
         for client in chosen:
             self.net.load_state_dict(self.model)
             self.net.train()
-            optimiser = torch.optim.SGD(self.net.parameters(), lr=0.01)
+            optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
             for _ in range(self.work.epochs):
                 for x, y in self.train[client]:
-                    optimiser.zero_grad()
+                    optimizer.zero_grad()
                     F.cross_entropy(self.net(x), y).backward()
-                    optimiser.step()
+                    optimizer.step()
             for k, v in self.net.state_dict().items():
                 total[k] += v / CHOSEN
         self.model = total
@@ -128,18 +128,18 @@ def fedkin_rounds(work: Work, federation: fedkin.Federation, rounds: int, *, eva
 
 def training_only(work: Work, federation: fedkin.Federation) -> float:
     """Samples a second of one worker's training loop alone, on one thread."""
-    from fedkin.local import sgd
-    from fedkin.protocol import Me, Training
+    from fedkin.client.training import sgd
+    from fedkin.protocol import Client, Training
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     net = Network(maker(work.model, (1, 28, 28), 10, 0, {})(0), federation.example)
-    me = Me({}, federation.data(0), 0, net, Training(lr=0.01, epochs=1, batch_size=work.batch))
-    sgd(me, net.initial)
+    client = Client({}, federation.data(0), 0, net, Training(lr=0.01, epochs=1, batch_size=work.batch))
+    sgd(client, net.initial)
     best = 0.0
     for _ in range(5):
         start = time.perf_counter()
-        sgd(me, net.initial)
+        sgd(client, net.initial)
         best = max(best, TRAIN / (time.perf_counter() - start))
     torch.set_num_threads(threads)
     return best

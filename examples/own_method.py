@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import fedkin
-from fedkin import Me, Message, Method, Replies, Reply, Server
+from fedkin import Client, Message, Method, Replies, Reply, Server
 
 
 @dataclass(frozen=True)
@@ -25,25 +25,25 @@ class KeepTheHead(Method):
     def send(self, state: dict, ids: Tensor) -> Message:
         return Message(shared=(state["body"],))
 
-    def joined(self, me: Me, body: Tensor) -> Tensor:
+    def joined(self, client: Client, body: Tensor) -> Tensor:
         """The shared body with this client's own head."""
-        row = me.state.get("model", me.net.initial).clone()
-        row[me.net.layout.body] = body
+        row = client.state.get("model", client.net.initial).clone()
+        row[client.net.layout.body] = body
         return row
 
-    def local(self, me: Me, message: Message) -> Reply:
-        model = fedkin.sgd(me, self.joined(me, message.shared[0]))
-        return Reply({"model": model}, (model[me.net.layout.body],))
+    def local(self, client: Client, message: Message) -> Reply:
+        model = fedkin.sgd(client, self.joined(client, message.shared[0]))
+        return Reply({"model": model}, (model[client.net.layout.body],))
 
     def merge(self, state: dict, sent: Message, replies: Replies) -> dict:
         mean = replies.weights @ replies.body[0]
         velocity = self.server_momentum * state["velocity"] + mean - state["body"]
         return {"body": state["body"] + velocity, "velocity": velocity}
 
-    def received(self, me: Me, message: Message) -> Tensor:
-        return self.joined(me, message.shared[0])
+    def received(self, client: Client, message: Message) -> Tensor:
+        return self.joined(client, message.shared[0])
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Tensor:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Tensor:
         return trained().state["model"]
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from fedkin.federation import Federation, federate
+from fedkin.data.federation import Federation, federate
 from fedkin.models.network import Network, build
-from fedkin.protocol import Me, Training
+from fedkin.protocol import Client, Training
 
 settings.register_profile(
     "fedkin",
@@ -37,14 +37,14 @@ def digits() -> Federation:
 
 
 @pytest.fixture
-def make_me(digits: Federation) -> Callable[..., Me]:
-    """A client of the digits federation with a network of its own: make_me(module=..., momentum=0.9)."""
+def make_client(digits: Federation) -> Callable[..., Client]:
+    """A client of the digits federation with a network of its own: make_client(module=..., momentum=0.9)."""
 
-    def make(client: int = 0, *, module: torch.nn.Module | None = None, seed: int = 7, **training: Any) -> Me:
+    def make(client: int = 0, *, module: torch.nn.Module | None = None, seed: int = 7, **training: Any) -> Client:
         from fedkin.models.mlp import mlp
 
         module = module or build(lambda: mlp(digits.shape, digits.classes), 3)
-        return Me({}, digits.data(client), seed, Network(module, digits.example), Training(**training))
+        return Client({}, digits.data(client), seed, Network(module, digits.example), Training(**training))
 
     return make
 

@@ -59,7 +59,11 @@ def test_maths_imports_nothing_of_ours_but_maths(path):
 
 @pytest.mark.parametrize("path", modules("methods"), ids=lambda p: p.stem)
 def test_methods_never_import_the_engine(path):
-    assert [n for n in imports(path) if below(n, "fedkin.engine", "fedkin.run")] == []
+    assert [
+        n
+        for n in imports(path)
+        if below(n, "fedkin.engine", "fedkin.cli", "fedkin.deploy", "fedkin.results", "fedkin.experiments")
+    ] == []
 
 
 @pytest.mark.parametrize("path", modules("engine"), ids=lambda p: p.stem)
@@ -71,9 +75,20 @@ def test_the_engine_names_no_method(path):
 
 
 @pytest.mark.parametrize("path", modules("report"), ids=lambda p: p.stem)
-def test_the_report_reads_only_the_history(path):
-    allowed = ("fedkin.history", "fedkin.report", "fedkin.__version__")
+def test_the_report_reads_only_results(path):
+    allowed = ("fedkin.results", "fedkin.report", "fedkin.__version__")
     assert [n for n in imports(path) if not below(n, *allowed)] == []
+
+
+@pytest.mark.parametrize("path", modules("."), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_nothing_imports_the_command_line(path):
+    if path.relative_to(SOURCE).parts[0] not in ("cli", "cli.py", "__main__.py"):
+        assert [n for n in imports(path) if below(n, "fedkin.cli")] == []
+
+
+def test_the_top_holds_only_what_every_room_uses():
+    loose = {path.stem for path in SOURCE.glob("*.py")}
+    assert loose <= {"__init__", "__main__", "protocol", "task", "registry", "conformance", "cli"}
 
 
 def test_the_rule_would_notice(tmp_path, monkeypatch):
@@ -81,10 +96,11 @@ def test_the_rule_would_notice(tmp_path, monkeypatch):
     path = tmp_path / "fedkin" / "maths" / "bad.py"
     path.parent.mkdir(parents=True)
     path.write_text(
-        "import numpy\nimport fedkin.local\nfrom fedkin import run\nfrom ..engine import loop\nfrom . import cluster\n"
+        "import numpy\nimport fedkin.client.training\nfrom fedkin import run\n"
+        "from ..engine import loop\nfrom . import cluster\n"
         "def f():\n    from fedkin.methods import method\n"
     )
-    names = ["fedkin.local", "fedkin.run", "fedkin.engine.loop", "fedkin.maths.cluster"]
+    names = ["fedkin.client.training", "fedkin.run", "fedkin.engine.loop", "fedkin.maths.cluster"]
     assert sorted(imports(path, top_level=True)) == sorted(names)
     assert sorted(imports(path)) == sorted([*names, "fedkin.methods.method"])
 

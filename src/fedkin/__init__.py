@@ -1,4 +1,4 @@
-"""fedkin: personalised federated learning that is right, fast, real and visible."""
+"""fedkin: personalized federated learning that is right, fast, real and visible."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _WHERE = {
     "Arrays": "fedkin.data",
     "Clients": "fedkin.protocol",
     "Data": "fedkin.protocol",
-    "Federation": "fedkin.federation",
-    "History": "fedkin.history",
-    "Me": "fedkin.protocol",
+    "Federation": "fedkin.data.federation",
+    "History": "fedkin.results.history",
+    "Client": "fedkin.protocol",
     "Message": "fedkin.protocol",
     "Method": "fedkin.protocol",
     "Network": "fedkin.models.network",
@@ -23,13 +23,13 @@ _WHERE = {
     "Server": "fedkin.protocol",
     "Training": "fedkin.protocol",
     "client_function": "fedkin.protocol",
-    "compare": "fedkin.comparison",
-    "federate": "fedkin.federation",
+    "compare": "fedkin.results.comparison",
+    "federate": "fedkin.data.federation",
     "from_arrays": "fedkin.data",
     "from_folder": "fedkin.data",
     "method": "fedkin.methods",
     "run": "fedkin.engine.loop",
-    "sgd": "fedkin.local",
+    "sgd": "fedkin.client.training",
     "verify": "fedkin.conformance",
 }
 __all__ = sorted(_WHERE)
@@ -48,22 +48,20 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from fedkin.comparison import compare as compare
+    from fedkin.client.training import sgd as sgd
     from fedkin.conformance import verify as verify
     from fedkin.data import Arrays as Arrays
     from fedkin.data import from_arrays as from_arrays
     from fedkin.data import from_folder as from_folder
+    from fedkin.data.federation import Federation as Federation
+    from fedkin.data.federation import federate as federate
     from fedkin.engine.loop import Result as Result
     from fedkin.engine.loop import run as run
-    from fedkin.federation import Federation as Federation
-    from fedkin.federation import federate as federate
-    from fedkin.history import History as History
-    from fedkin.local import sgd as sgd
     from fedkin.methods import method as method
     from fedkin.models.network import Network as Network
+    from fedkin.protocol import Client as Client
     from fedkin.protocol import Clients as Clients
     from fedkin.protocol import Data as Data
-    from fedkin.protocol import Me as Me
     from fedkin.protocol import Message as Message
     from fedkin.protocol import Method as Method
     from fedkin.protocol import Replies as Replies
@@ -71,3 +69,5 @@ if TYPE_CHECKING:
     from fedkin.protocol import Server as Server
     from fedkin.protocol import Training as Training
     from fedkin.protocol import client_function as client_function
+    from fedkin.results.comparison import compare as compare
+    from fedkin.results.history import History as History

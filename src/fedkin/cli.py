@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedkin.federation import Federation
-    from fedkin.trackers import Tracker
+    from fedkin.data.federation import Federation
+    from fedkin.engine.trackers import Tracker
 
 HELP = """\
-fedkin: personalised federated learning
+fedkin: personalized federated learning
 
   fedkin demo                        a small comparison on data that is at hand, in under a minute
   fedkin run METHOD [flags]          one run; `fedkin run METHOD --help` lists the flags of this method
@@ -208,9 +208,9 @@ def _flags(words: list[str], parts: dict[str, Any], prefixed: dict[str, Any], pr
 def _common(words: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The parts of the flags that every run has, and those that depend on the data, partition and model named."""
     from fedkin.data import DATASETS
+    from fedkin.data.partition import PARTITIONS
     from fedkin.engine.options import Options
     from fedkin.models import MODELS
-    from fedkin.partition import PARTITIONS
     from fedkin.protocol import Training
 
     parts = {"setting": (Setting, Setting()), "training": (Training, Training()), "options": (Options, Options())}
@@ -237,7 +237,7 @@ def _chosen(flags: Any, name: str) -> dict[str, Any]:
 
 def _federation(flags: Any, seed: int) -> Federation:
     from fedkin.data import DATASETS, from_folder
-    from fedkin.federation import federate
+    from fedkin.data.federation import federate
 
     setting: Setting = flags.setting
     data: Any = setting.data
@@ -260,8 +260,8 @@ def _federation(flags: Any, seed: int) -> Federation:
 
 
 def _trackers(setting: Setting, label: str, console: Console) -> list[Tracker]:
-    from fedkin.progress import Terminal
-    from fedkin.trackers import MLflow, TensorBoard, WandB
+    from fedkin.engine.progress import Terminal
+    from fedkin.engine.trackers import MLflow, TensorBoard, WandB
 
     out: list[Tracker] = []
     if not setting.quiet:
@@ -358,7 +358,7 @@ def _show(name: str, summary: dict[str, Any], federation: Federation, console: C
     if summary["dropped"]:
         told += f"\n{summary['dropped']} replies were dropped: see 'dropped' in the history"
     if summary["sees_test"]:
-        told += "\nThis method learned from test rows, as its paper does: these accuracies are optimistic"
+        told += "\nThis method learned from test rows, as its paper does: these accuracies are optimiztic"
     header = ("accuracy %", "mean", "by rows", "std", "worst 10 %", "Jain")
     console.print(terminal(name, header, rows, told))
 
@@ -369,7 +369,7 @@ def compare(words: list[str]) -> int:
         print("usage: fedkin compare METHOD METHOD … [flags]\n\nA method's options follow its name: fedprox,mu=0.1")
         if not {"-h", "--help"} & set(rest):
             return 2
-    from fedkin import comparison
+    from fedkin.results import comparison
 
     parts, prefixed = _common(rest)
     parts = {"compared": (Compared, Compared()), **parts}
@@ -448,7 +448,7 @@ def _shown(words: list[str], kind: Any, command: str, about: str) -> tuple[list[
 
 
 def _cite(methods: Sequence[str]) -> str:
-    from fedkin.citation import citation
+    from fedkin.results.citation import citation
 
     return citation(methods)
 
@@ -485,9 +485,9 @@ def figures(words: list[str]) -> int:
 
 def listing(words: list[str]) -> int:
     from fedkin.data import DATASETS
+    from fedkin.data.partition import PARTITIONS
     from fedkin.methods import METHODS
     from fedkin.models import MODELS
-    from fedkin.partition import PARTITIONS
     from fedkin.report.tables import terminal
 
     kinds = ("methods", "datasets", "partitions", "models")
@@ -515,21 +515,21 @@ def listing(words: list[str]) -> int:
 
 
 def reproduce(words: list[str]) -> int:
-    from fedkin.reproduce import command
+    from fedkin.experiments.reproduce import command
 
     return command(words, _console())
 
 
 def bench(words: list[str]) -> int:
-    from fedkin.bench import command
+    from fedkin.experiments.bench import command
 
     return command(words, _console())
 
 
 def cite(words: list[str]) -> int:
-    from fedkin.citation import citation
     from fedkin.methods import METHODS
     from fedkin.registry import lookup
+    from fedkin.results.citation import citation
 
     for name in words:
         lookup(METHODS, name.split(",")[0], "method")
@@ -542,7 +542,7 @@ def deploy(words: list[str]) -> int:
 
     if find_spec("flwr") is None:
         raise UserError("fedkin deploy needs Flower: pip install 'fedkin[flower]'.")
-    from fedkin.deploy import main
+    from fedkin.deploy.scaffold import main
 
     return main(words)
 

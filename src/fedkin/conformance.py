@@ -1,6 +1,6 @@
 """`fedkin verify`: the properties that every method must have, on a small federation of digits.
 
-They catch what papers' code gets wrong: a regulariser without a gradient, a server that never moves, positions used as
+They catch what papers' code gets wrong: a regularizer without a gradient, a server that never moves, positions used as
 client ids, state that leaks between clients or is lost on a restart.
 """
 
@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.cli import Setting
+from fedkin.data.federation import Federation, federate
 from fedkin.engine.loop import Result, run
 from fedkin.engine.options import Options
-from fedkin.federation import Federation, federate
 from fedkin.methods import method as by_name
 from fedkin.protocol import Method, Training
-from fedkin.store import equal, load_state, save_state
+from fedkin.registry import RUN_FLAGS
+from fedkin.results.store import equal, load_state, save_state
 
 ROUNDS = 4
 SETTINGS: dict[str, Any] = {
@@ -95,7 +95,7 @@ def _plain(method: Method) -> Result:
 def is_frozen(method: Method) -> None:
     if not is_dataclass(method) or not type(method).__dataclass_params__.frozen:
         raise Broken("put @dataclass(frozen=True) above the class: its fields are the hyper-parameters.")
-    taken = {f.name for kind in (Options, Training, Setting) for f in fields(kind)}
+    taken = {f.name for kind in (Options, Training) for f in fields(kind)} | set(RUN_FLAGS)
     if clash := sorted(taken & {f.name for f in fields(method)}):
         raise Broken(f"{', '.join(clash)} is a flag of every run: name the field otherwise (server_{clash[0]}, …).")
 
@@ -276,15 +276,15 @@ def _others(method: Method, item: Field[Any]) -> list[Any]:
 
 def _outcome(result: Result) -> list[Any]:
     """What a user sees: models' scores, costs and what the method tells."""
-    return [(row.round, row.client, row.metric, row.value, row.scope) for row in result.history.rows]
+    return [(row.round, row.client, row.metric, row.value, row.scope) for row in result.history.records]
 
 
 def _same(a: Result, b: Result, how: str) -> None:
     for mine, yours in zip(_outcome(a), _outcome(b)):
         if mine != yours:
             raise Broken(f"{how}: the histories differ, first in {mine} against {yours}"[:400])
-    if len(a.history.rows) != len(b.history.rows):
-        raise Broken(f"{how}: {len(a.history.rows)} and {len(b.history.rows)} rows in the history")
+    if len(a.history.records) != len(b.history.records):
+        raise Broken(f"{how}: {len(a.history.records)} and {len(b.history.records)} rows in the history")
     if not equal(_listed(a.state), _listed(b.state)):
         raise Broken(f"{how}: the server's states differ")
 

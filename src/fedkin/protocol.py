@@ -50,11 +50,11 @@ class Message(NamedTuple):
     shared: tuple[Tensor, ...] = ()
     own: tuple[Tensor | list[Tensor], ...] = ()
 
-    def row(self, position: int) -> Message:
+    def for_position(self, position: int) -> Message:
         return Message(self.shared, tuple(part[position] for part in self.own))
 
 
-class Rows(NamedTuple):
+class Examples(NamedTuple):
     x: Tensor
     y: Tensor
 
@@ -64,16 +64,16 @@ class Data:
 
     def __init__(
         self,
-        train: Callable[[], Rows],
-        validation: Callable[[], Rows],
+        train: Callable[[], Examples],
+        validation: Callable[[], Examples],
         classes: int,
-        test: Callable[[], Rows] | None = None,
+        test: Callable[[], Examples] | None = None,
     ) -> None:
         self.classes = classes
         self._train, self._validation, self._test = train, validation, test
 
     @cached_property
-    def train(self) -> Rows:
+    def train(self) -> Examples:
         return self._train()
 
     @property
@@ -85,18 +85,18 @@ class Data:
         return self.train.y
 
     @cached_property
-    def validation(self) -> Rows:
+    def validation(self) -> Examples:
         """Rows held out of training, to choose by; there may be none."""
         return self._validation()
 
     @cached_property
-    def test(self) -> Rows:
+    def test(self) -> Examples:
         if self._test is None:
-            raise PermissionError("Test rows are for the scorer alone: choose on me.data.validation.")
+            raise PermissionError("Test rows are for the scorer alone: choose on client.data.validation.")
         return self._test()
 
 
-class Me(NamedTuple):
+class Client(NamedTuple):
     """All that a client function has: private state that never travels, data, a seed, a network to work in."""
 
     state: State
@@ -193,7 +193,7 @@ def is_client_function(owner: object, name: str) -> bool:
 
 
 class Method(ABC):
-    """A personalised federated learning method: a frozen dataclass whose fields are its hyper-parameters.
+    """A personalized federated learning method: a frozen dataclass whose fields are its hyper-parameters.
 
     Every hook takes what it needs and returns what is new; nothing is kept on the instance.
     """
@@ -235,32 +235,32 @@ class Method(ABC):
         return {}
 
     @abstractmethod
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         """One client's work in a round, in ordinary PyTorch. Marked as a client function in every subclass."""
 
-    def received(self, me: Me, message: Message) -> Model | None:
+    def received(self, client: Client, message: Message) -> Model | None:
         """The model as sent, before any work of the client; None where nothing is sent."""
         parts = message.own or message.shared
         row = parts[0] if parts else None
         return row if isinstance(row, Tensor) else None
 
     @abstractmethod
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         """The model this client would use now.
 
         `trained()` is what `local` returns for this message: at hand in a round, run on demand in an evaluation.
-        `me.state` is the state after this round's work where the client took part.
+        `client.state` is the state after this round's work where the client took part.
         """
 
-    def predict(self, me: Me, personal: Model, x: Tensor) -> Tensor:
+    def predict(self, client: Client, personal: Model, x: Tensor) -> Tensor:
         """Scores [rows, classes] of a personal model; log-probabilities or logits."""
         if not isinstance(personal, Tensor):
             raise TypeError(
                 f"{type(self).__name__}.personal returned {sorted(personal)}, not one flat row: "
                 "replace predict() to say how these arrays predict."
             )
-        me.net.load(personal)
-        return me.net(x)
+        client.net.load(personal)
+        return client.net(x)
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor | dict[str, Tensor] | None:
@@ -278,7 +278,7 @@ class Method(ABC):
             client_function(cls.__dict__["local"])
 
 
-def rows_of(table: Tensor, ids: Sequence[int] | Tensor, values: Tensor) -> Tensor:
+def with_rows(table: Tensor, ids: Sequence[int] | Tensor, values: Tensor) -> Tensor:
     """A copy of `table` in which the rows of `ids` are `values`."""
     out = table.clone()
     out[torch.as_tensor(ids)] = values

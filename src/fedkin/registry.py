@@ -11,6 +11,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# Flags of `fedkin run` that belong to no method: a method's field of the same name could not be set.
+RUN_FLAGS = (
+    "data",
+    "data_dir",
+    "partition",
+    "clients",
+    "samples_per_client",
+    "test",
+    "validation",
+    "pool",
+    "model",
+    "head",
+    "out",
+    "fresh",
+    "json",
+    "quiet",
+    "tensorboard",
+    "mlflow",
+    "wandb",
+)
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -173,3 +173,12 @@ def test_a_tracker_that_is_not_installed_says_how_to_get_it(capsys, monkeypatch)
     code, _, err = call(capsys, "run", "fedavg", "--wandb", "project", *SMALL[:-1])
     assert code == 2
     assert "pip install 'fedkin[wandb]'" in err
+
+
+def test_the_flags_that_methods_may_not_use_are_those_of_run():
+    from dataclasses import fields
+
+    from fedkin.cli import Setting
+    from fedkin.registry import RUN_FLAGS
+
+    assert {f.name for f in fields(Setting)} == set(RUN_FLAGS)

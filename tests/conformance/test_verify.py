@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from fedkin import Me, Message, Replies, Reply, sgd
+from fedkin import Client, Message, Replies, Reply, sgd
 from fedkin.conformance import PROPERTIES, Broken, verify
 from fedkin.methods.fedavg import FedAvg
 
@@ -28,14 +28,14 @@ class DeadTerm(FedAvg):
 
     mu: float = 0.1
 
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         row = message.shared[0]
 
         def loss(net, x, y):
             distance = sum((p.detach() ** 2).sum() for p in net.parameters)
             return torch.nn.functional.cross_entropy(net(x), y) + self.mu * distance
 
-        return Reply({}, (sgd(me, row, loss=loss),))
+        return Reply({}, (sgd(client, row, loss=loss),))
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import fedkin
-from fedkin import Me, Message, Method, Replies, Reply, Server
-from fedkin.engine.work import ClientError
-from fedkin.store import equal
+from fedkin import Client, Message, Method, Replies, Reply, Server
+from fedkin.engine.runner import ClientError
+from fedkin.results.store import equal
 
 BAD = 3  # the client that misbehaves, told by its number of training rows
 
@@ -44,10 +44,10 @@ class Faulty(Method):
     def send(self, state, ids: Tensor) -> Message:
         return Message(shared=(state["model"], torch.tensor(state["round"] + 1)))
 
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         row, round = message.shared[0], int(message.shared[1])
-        bad = len(me.data.y) == 18 and round == 2  # 23 rows, 5 of them to test on
-        trained = fedkin.sgd(me, row)
+        bad = len(client.data.y) == 18 and round == 2  # 23 rows, 5 of them to test on
+        trained = fedkin.sgd(client, row)
         row.zero_()  # must not be seen by anybody else
         if not bad:
             return Reply({"round": round}, (trained,))
@@ -73,7 +73,7 @@ class Faulty(Method):
     def merge(self, state, sent: Message, replies: Replies):
         return {"model": replies.weights @ replies.body[0], "round": state["round"] + 1}
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Tensor:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Tensor:
         return message.shared[0]
 
 
@@ -128,19 +128,19 @@ def test_a_worker_that_dies_is_replaced_and_its_work_repeated(fed, tmp_path):
     assert not list(result.history.select("dropped"))
     healthy = play(fed)
     assert equal(result.state, healthy.state)
-    assert result.history.rows == healthy.history.rows
+    assert result.history.records == healthy.history.records
 
 
 def test_a_failed_client_keeps_its_state(fed, tmp_path):
     from fedkin.engine.checkpoint import Checkpoint
-    from fedkin.store import load_state
+    from fedkin.results.store import load_state
 
     play(fed, "nan", rounds=2, out=tmp_path)
     import json
 
     config = json.loads((tmp_path / "config.json").read_text())
-    book = Checkpoint.open(tmp_path, config, set())
-    states = {client: load_state(path)["round"] for client in range(6) if (path := book.client(client))}
+    checkpoint = Checkpoint.open(tmp_path, config, set())
+    states = {client: load_state(path)["round"] for client in range(6) if (path := checkpoint.client(client))}
     assert states == {0: 2, 1: 2, 2: 2, BAD: 1, 4: 2, 5: 2}
 
 
@@ -158,7 +158,7 @@ def test_the_debug_engine_raises_with_round_client_and_hook(fed):
 def test_when_everybody_fails_the_run_stops_and_says_why(fed):
     @dataclass(frozen=True)
     class Hopeless(Faulty):
-        def local(self, me: Me, message: Message) -> Reply:
+        def local(self, client: Client, message: Message) -> Reply:
             raise ValueError("this cannot work")
 
     with pytest.raises(ClientError, match=r"All 6 clients failed.*this cannot work"):
@@ -173,7 +173,7 @@ def test_a_learning_rate_that_is_too_large_says_so(fed):
 def test_only_marked_functions_run_at_clients(fed):
     @dataclass(frozen=True)
     class Sneaky(Faulty):
-        def other(self, me: Me, message: Message) -> Reply:
+        def other(self, client: Client, message: Message) -> Reply:
             return Reply({}, ())
 
         def round(self, state, clients):
@@ -188,8 +188,8 @@ def test_a_round_may_have_several_exchanges(fed):
     @dataclass(frozen=True)
     class Twice(Faulty):
         @fedkin.client_function
-        def count(self, me: Me, message: Message) -> Reply:
-            return Reply(me.state, (torch.tensor(float(len(me.data.y))),))
+        def count(self, client: Client, message: Message) -> Reply:
+            return Reply(client.state, (torch.tensor(float(len(client.data.y))),))
 
         def round(self, state, clients):
             counted = clients.run(self.count, Message())
@@ -226,8 +226,8 @@ def test_lost_replies_are_simulated_at_the_rate_asked(fed):
 def test_test_rows_are_for_the_scorer_alone(fed):
     @dataclass(frozen=True)
     class Peeks(Faulty):
-        def local(self, me: Me, message: Message) -> Reply:
-            return Reply({}, (me.data.test.x,))
+        def local(self, client: Client, message: Message) -> Reply:
+            return Reply({}, (client.data.test.x,))
 
     with pytest.raises(ClientError, match="Test rows are for the scorer alone"):
         fedkin.run(Peeks(), fed, rounds=1)

@@ -7,14 +7,14 @@ import torch
 
 import fedkin
 from fedkin.engine.pool import Pool, _message
-from fedkin.engine.work import Job
+from fedkin.engine.runner import RunSpec
 from fedkin.protocol import Message
-from fedkin.store import equal
+from fedkin.results.store import equal
 
 
 @pytest.fixture
 def pool(digits):
-    made = Pool(Job(fedkin.method("fedavg"), digits, lambda: None, None, fedkin.Training(), 0), 1)
+    made = Pool(RunSpec(fedkin.method("fedavg"), digits, lambda: None, None, fedkin.Training(), 0), 1)
     yield made
     made.close()
 

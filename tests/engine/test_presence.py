@@ -47,7 +47,7 @@ def test_a_round_without_replies_has_no_events(digits, name):
     assert lost
     assert lost != set(range(1, 13))
     about = {"lost_round", "compute_seconds", "communication_seconds"}
-    for row in history.rows:
+    for row in history.records:
         if row.round in lost and row.client is None:
             assert row.metric in about, row
 

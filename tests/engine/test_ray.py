@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 import fedkin
-from fedkin import Me, Message, Replies, Reply, Server
+from fedkin import Client, Message, Replies, Reply, Server
 from fedkin.conformance import ray_agrees
 from fedkin.engine import ray as engine
 from fedkin.methods import METHODS, method
 from fedkin.registry import load_path
-from fedkin.store import equal
+from fedkin.results.store import equal
 
 ROOT = Path(__file__).parents[2]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: fedkin[ray]")
@@ -97,7 +97,7 @@ def test_lost_replies_and_those_who_come_and_go(session, fed):
     settings = {"rounds": 5, "lost": 0.3, "arrive": {4: 3}, "leave": {0: 4}, "evaluate_every": 2}
     one, two = (fedkin.run("ditto", fed, engine=name, **settings) for name in ("serial", "ray"))
     assert any(row.value == "lost on the way" for row in two.history.select("dropped"))
-    assert one.history.rows == two.history.rows
+    assert one.history.records == two.history.records
     assert equal(one.state, two.state)
 
 
@@ -125,8 +125,8 @@ def helper(row):
 
 @dataclass(frozen=True)
 class Mine(FedAvg):
-    def local(self, me, message):
-        reply = super().local(me, message)
+    def local(self, client, message):
+        reply = super().local(client, message)
         return reply._replace(body=tuple(helper(a) if a.is_floating_point() else a for a in reply.body))
 
 def network(shape, classes):
@@ -141,7 +141,7 @@ def test_methods_and_models_in_files_of_ones_own_travel(session, fed, tmp_path):
     settings = {"rounds": 2, "model": f"{tmp_path}/mine.py:network"}
     one, two = (fedkin.run(made, fed, engine=name, **settings) for name in ("serial", "ray"))
     assert equal(one.state, two.state)
-    assert one.history.rows == two.history.rows
+    assert one.history.records == two.history.records
 
 
 def test_all_dtypes_and_shapes_travel():
@@ -158,10 +158,12 @@ def test_all_dtypes_and_shapes_travel():
 
 @needs_ray
 def test_equal_arrays_of_a_list_are_posted_once(session, fed):
-    from fedkin.engine.work import Job
+    from fedkin.engine.runner import RunSpec
 
-    job = Job(method("fedavg"), fed, lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), None, fedkin.Training(), 0)
-    ray = engine.Ray(job, 1)
+    spec = RunSpec(
+        method("fedavg"), fed, lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), None, fedkin.Training(), 0
+    )
+    ray = engine.Ray(spec, 1)
     try:
         large, kept = torch.zeros(engine.INLINE), {}
         assert ray._posted(large, kept) is ray._posted(large, kept)
@@ -187,8 +189,8 @@ class Faulty(type(method("fedavg"))):  # type: ignore[misc]
     def send(self, state, ids) -> Message:
         return Message((state["model"], torch.tensor(state["round"])), (ids,))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        trained = fedkin.sgd(me, message.shared[0])
+    def local(self, client: Client, message: Message) -> Reply:
+        trained = fedkin.sgd(client, message.shared[0])
         message.shared[0].zero_()  # must not be seen by anybody else
         if int(message.own[0]) == 3 and int(message.shared[1]) == 2:
             if self.fault == "raise":
@@ -200,7 +202,7 @@ class Faulty(type(method("fedavg"))):  # type: ignore[misc]
                 os._exit(9)
         return Reply({"round": int(message.shared[1])}, (trained,))
 
-    def received(self, me: Me, message: Message):
+    def received(self, client: Client, message: Message):
         return message.shared[0]
 
     def merge(self, state, sent: Message, replies: Replies):
@@ -237,7 +239,7 @@ def test_a_worker_that_dies_is_replaced_and_its_work_repeated(session, fed, tmp_
     assert (tmp_path / "died").exists()
     healthy = play(fed, "", tmp_path / "died", engine="serial")
     assert equal(result.state, healthy.state)
-    assert result.history.rows == healthy.history.rows
+    assert result.history.records == healthy.history.records
 
 
 @needs_ray
@@ -321,8 +323,8 @@ import fedkin
 from fedkin.engine import ray as engine
 from ray.cluster_utils import Cluster
 
-travelled, received = [], engine._received
-engine._received = lambda task, done: (travelled.append((done.state, done.model)), received(task, done))[1]
+traveled, received = [], engine._received
+engine._received = lambda task, done: (traveled.append((done.state, done.model)), received(task, done))[1]
 fed = fedkin.federate("digits", clients=5, samples_per_client=40, seed=3)
 settings = {"checkpoint_every": 1, "evaluate_every": 1, "out": sys.argv[1]}
 with engine.on_loopback():
@@ -335,7 +337,7 @@ with engine.on_loopback():
                 fedkin.run("ditto", fed, engine="ray", rounds=rounds, **settings)
     finally:
         machines.shutdown()
-print(sum(state is not None for state, _ in travelled), sum(model is not None for _, model in travelled))
+print(sum(state is not None for state, _ in traveled), sum(model is not None for _, model in traveled))
 """
 
 

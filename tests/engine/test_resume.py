@@ -64,7 +64,7 @@ def test_a_finished_run_is_not_run_again(fed, tmp_path):
     again = fedkin.run("fedavg", fed, rounds=3, out=tmp_path)
     assert (tmp_path / "history.jsonl").stat().st_mtime_ns == stamp
     assert again.summary == first.summary
-    assert again.history.rows == first.history.rows
+    assert again.history.records == first.history.records
 
 
 def test_a_run_can_be_made_longer(fed, tmp_path):
@@ -122,7 +122,7 @@ def test_stopped_between_the_last_checkpoint_and_the_end(fed, tmp_path):
 def test_models_on_disk_are_what_was_measured(fed, tmp_path):
     from safetensors.torch import load_file
 
-    from fedkin.local import evaluate
+    from fedkin.client.evaluate import evaluate
     from fedkin.models.build import maker
     from fedkin.models.network import Network
 

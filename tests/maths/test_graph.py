@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.maths.graph import centred, cosine, edge_auc, evenness, majority, normalised, propagation
+from fedkin.maths.graph import centered, cosine, edge_auc, evenness, majority, normalized, propagation
 from fedkin.maths.kmeans import gram
 
 
@@ -18,12 +18,12 @@ def test_cosine_is_that_of_the_vectors():
     np.testing.assert_allclose(cosine(gram(x)), expected, atol=1e-12)
 
 
-def test_centred_is_that_of_the_vectors_less_their_mean():
+def test_centered_is_that_of_the_vectors_less_their_mean():
     x = rows()
     moved = (x.double() - x.double().mean(0)).numpy()
-    np.testing.assert_allclose(centred(gram(x)), moved @ moved.T, atol=1e-12)
-    assert not centred(gram(x[:1])).any()
-    assert not centred(gram(x[[0, 0, 0]])).any()  # rounding is no direction
+    np.testing.assert_allclose(centered(gram(x)), moved @ moved.T, atol=1e-12)
+    assert not centered(gram(x[:1])).any()
+    assert not centered(gram(x[[0, 0, 0]])).any()  # rounding is no direction
 
 
 def test_a_zero_vector_is_like_itself_alone():
@@ -36,7 +36,7 @@ def test_a_zero_vector_is_like_itself_alone():
 
 @pytest.mark.parametrize("how", ["sum", "softmax"])
 def test_rows_sum_to_one(how):
-    weights = normalised(cosine(gram(rows())), how, 0.3)
+    weights = normalized(cosine(gram(rows())), how, 0.3)
     np.testing.assert_allclose(weights.sum(1), 1, atol=1e-12)
     assert (weights >= 0).all()
 
@@ -44,24 +44,24 @@ def test_rows_sum_to_one(how):
 def test_sum_by_hand():
     similarity = np.array([[1.0, 0.5, -0.5], [0.5, 1.0, 0.5], [-0.5, 0.5, 1.0]])
     expected = [[2 / 3, 1 / 3, 0], [0.25, 0.5, 0.25], [0, 1 / 3, 2 / 3]]
-    np.testing.assert_allclose(normalised(similarity, "sum"), expected)
+    np.testing.assert_allclose(normalized(similarity, "sum"), expected)
     assert similarity[0, 2] == -0.5  # the argument is not written to
 
 
 def test_softmax_by_hand():
     similarity = np.array([[1.0, 0.4], [0.4, 1.0]])
     own = 1 / (1 + np.exp(-0.6 / 0.3))
-    np.testing.assert_allclose(normalised(similarity, "softmax", 0.3), [[own, 1 - own], [1 - own, own]])
-    np.testing.assert_allclose(normalised(similarity, "softmax", 1e-4), np.eye(2), atol=1e-12)  # no overflow
+    np.testing.assert_allclose(normalized(similarity, "softmax", 0.3), [[own, 1 - own], [1 - own, own]])
+    np.testing.assert_allclose(normalized(similarity, "softmax", 1e-4), np.eye(2), atol=1e-12)  # no overflow
 
 
 def test_a_row_without_any_similarity_keeps_to_itself():
     similarity = np.array([[0.0, 0.0, -1.0], [0.0, 1.0, 1.0], [-1.0, 0.0, -1.0]])
-    assert normalised(similarity, "sum").tolist() == [[1, 0, 0], [0, 0.5, 0.5], [0, 0, 1]]
+    assert normalized(similarity, "sum").tolist() == [[1, 0, 0], [0, 0.5, 0.5], [0, 0, 1]]
 
 
 def test_propagation_repeats_the_step():
-    graph = normalised(cosine(gram(rows().abs())), "sum")
+    graph = normalized(cosine(gram(rows().abs())), "sum")
     x = rows().double().numpy()
     step = x
     for times in range(4):
@@ -90,14 +90,14 @@ def test_edge_auc_by_hand():
     assert edge_auc(half, chain) == 0.5
 
 
-def test_edge_auc_knows_which_true_node_a_centre_is():
+def test_edge_auc_knows_which_true_node_a_center_is():
     chain = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], bool)
     right = np.array([[0.6, 0.3, 0.1], [0.3, 0.5, 0.2], [0.1, 0.2, 0.7]])
     order = [2, 0, 1]
     shuffled = right[order][:, order]
     assert edge_auc(shuffled, chain, order) == 1
     assert edge_auc(shuffled, chain) < 1
-    # centres 0 and 1 are both of node 0: their weight, the largest, is no edge to be found
+    # centers 0 and 1 are both of node 0: their weight, the largest, is no edge to be found
     split = np.array([[0.4, 0.9, 0.2, 0.1], [0.9, 0.4, 0.2, 0.1], [0.2, 0.2, 0.4, 0.2], [0.1, 0.1, 0.2, 0.4]])
     assert edge_auc(split, chain, [0, 0, 1, 2]) == 1
     assert edge_auc(np.ones((2, 2)), chain, [0, 1]) is None  # no pair without an edge

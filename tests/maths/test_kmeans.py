@@ -16,10 +16,10 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def blobs(clients: int, groups: int, width: int, *, apart: float, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
     r = rng(seed)
-    centres = apart * r.normal(size=(groups, width))
+    centers = apart * r.normal(size=(groups, width))
     group = np.arange(clients) % groups
     # a large common part, as in models with a common ancestor
-    rows = 3 * r.normal(size=width) + centres[group] + r.normal(size=(clients, width))
+    rows = 3 * r.normal(size=width) + centers[group] + r.normal(size=(clients, width))
     return torch.from_numpy(rows.astype(np.float32)), group
 
 
@@ -60,8 +60,8 @@ def test_kmeans_has_scikit_learns_inertia_on_the_full_vectors(clients, groups, w
     theirs = KMeans(groups, n_init=10, random_state=0).fit(x)
     assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-9)
     assert rand_index(ours.labels, group) == 1
-    centres = membership(ours.labels) @ x
-    assert ours.inertia == pytest.approx(((x - centres[ours.labels]) ** 2).sum(), rel=1e-9)
+    centers = membership(ours.labels) @ x
+    assert ours.inertia == pytest.approx(((x - centers[ours.labels]) ** 2).sum(), rel=1e-9)
 
 
 def test_restarts_help_and_the_seed_decides():
@@ -105,11 +105,11 @@ def test_a_far_outlier_does_not_make_the_others_the_same():
 
 
 def test_a_cluster_that_lost_its_last_row_gets_the_farthest_one():
-    to_centre = np.array([[1.0, 5.0, 9.0], [4.0, 5.0, 9.0], [7.0, 2.0, 9.0]])
-    assert module._none_empty(to_centre.argmin(1), to_centre).tolist() == [0, 2, 1]
+    to_center = np.array([[1.0, 5.0, 9.0], [4.0, 5.0, 9.0], [7.0, 2.0, 9.0]])
+    assert module._none_empty(to_center.argmin(1), to_center).tolist() == [0, 2, 1]
     # the farthest row of all is alone in its cluster and stays
-    to_centre = np.array([[1.0, 50.0, 90.0], [2.0, 50.0, 90.0], [70.0, 20.0, 90.0]])
-    assert module._none_empty(to_centre.argmin(1), to_centre).tolist() == [0, 2, 1]
+    to_center = np.array([[1.0, 50.0, 90.0], [2.0, 50.0, 90.0], [70.0, 20.0, 90.0]])
+    assert module._none_empty(to_center.argmin(1), to_center).tolist() == [0, 2, 1]
 
 
 def test_no_cluster_is_ever_empty():

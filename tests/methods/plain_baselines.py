@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engine.work import client_seed
+from fedkin.engine.runner import client_seed
 from fedkin.models.build import maker
 from fedkin.models.network import Network, build
-from fedkin.protocol import Me, Message, Training
+from fedkin.protocol import Client, Message, Training
 
 LR, EPOCHS, BATCH, SEED = 0.1, 2, 8, 5
 SETTINGS = {"rounds": 3, "lr": LR, "epochs": EPOCHS, "batch_size": BATCH, "seed": SEED, "engine": "serial"}
@@ -46,10 +46,10 @@ def smooth():
     return Network(module, federation().example)
 
 
-def client(number=0, *, round=1, state=None, net=None, fed=None, lr=LR, epochs=EPOCHS, batch_size=BATCH, **more):
+def a_client(number=0, *, round=1, state=None, net=None, fed=None, lr=LR, epochs=EPOCHS, batch_size=BATCH, **more):
     fed = fed or federation()
     training = Training(lr, epochs, batch_size, **more)
-    return Me(state or {}, fed.data(number), client_seed(SEED, round, number), net or network(fed), training)
+    return Client(state or {}, fed.data(number), client_seed(SEED, round, number), net or network(fed), training)
 
 
 def gradient(net, row, x, y, loss=None):
@@ -72,7 +72,7 @@ def losses(result, round=3):
 
 def survives(method, tmp_path):
     """Lost replies and partial participation; a stop in between changes no bit; rows of mixing sum to 1."""
-    from fedkin.store import equal
+    from fedkin.results.store import equal
 
     settings = {"rounds": 4, "participation": 0.5, "lost": 0.4, "evaluate_every": 2}
     straight = run(method, **settings)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain_baselines import LR, client, federation, gradient, isolated, losses, message, network, run, sizes, survives
+from plain_baselines import LR, a_client, federation, gradient, isolated, losses, message, network, run, sizes, survives
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches
 from fedkin.methods.apfl import APFL
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
-from fedkin.store import equal
+from fedkin.results.store import equal
 
 
 def slopes(net, alpha, v, w, x, y):
@@ -30,10 +31,10 @@ def paper(rounds, alpha, adaptive):
     for round in range(1, rounds + 1):
         answers = []
         for i in range(6):
-            me = client(i, round=round, net=net)
+            client = a_client(i, round=round, net=net)
             w, v, a = model.clone(), own.get(i, net.initial).clone(), alphas.get(i, alpha)
             for epoch in range(2):
-                for k, (x, y) in enumerate(batches(me, epoch=epoch)):
+                for k, (x, y) in enumerate(batches(client, epoch=epoch)):
                     by_v, by_alpha = slopes(net, a, v, w, x, y)
                     w, v = w - LR * gradient(net, w, x, y), v - LR * by_v
                     if adaptive and epoch == k == 0:
@@ -69,7 +70,7 @@ def test_alpha_is_cut_to_its_interval():
     far = {"model": net.initial + 5.0, "alpha": 0.5}
     near = {"model": net.initial - 5.0, "alpha": 0.5}
     values = [
-        APFL().local(client(0, net=net, state=state, lr=lr), message(net.initial)).state["alpha"]
+        APFL().local(a_client(0, net=net, state=state, lr=lr), message(net.initial)).state["alpha"]
         for state in (far, near)
         for lr in (1e-3, 10.0)
     ]
@@ -80,7 +81,7 @@ def test_alpha_is_cut_to_its_interval():
 def test_the_own_model_is_not_overwritten_by_the_mixture():
     net = network()
     state = {"model": net.initial + 0.5, "alpha": 0.0}
-    kept = APFL(adaptive=False).local(client(0, net=net, state=state), message(net.initial)).state["model"]
+    kept = APFL(adaptive=False).local(a_client(0, net=net, state=state), message(net.initial)).state["model"]
     assert torch.equal(kept, state["model"]), "α = 0: v has no gradient, and stays"
 
 

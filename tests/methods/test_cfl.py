@@ -11,15 +11,14 @@ import pytest
 import torch
 
 import fedkin
+from fedkin.client.training import sgd
 from fedkin.data.digits import load
-from fedkin.engine.work import client_seed
-from fedkin.local import sgd
-from fedkin.maths.bipartition import bipartition
-from fedkin.methods.cfl import CFL
+from fedkin.engine.runner import client_seed
+from fedkin.methods.cfl import CFL, bipartition
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Replies, Server, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Replies, Server, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -65,8 +64,8 @@ def paper(fed, *, rounds, eps1, eps2, gamma):
         for members, theta in clusters:
             delta = {}
             for i in members:
-                me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
-                delta[i] = sgd(me, theta) - theta
+                client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+                delta[i] = sgd(client, theta) - theta
             total = sum(len(fed.splits[i].train) for i in members)
             mean = sum(len(fed.splits[i].train) / total * delta[i] for i in members)
             theta = theta + mean

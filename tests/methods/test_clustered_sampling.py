@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import sgd
-from fedkin.maths.urns import by_similarity, by_size, distances
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods.clustered_sampling import ClusteredSampling
+from fedkin.methods.clustered_sampling.urns import by_similarity, by_size, distances
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Server, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Server, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 NAMES = ["clustered-sampling", "clustered-sampling-2"]
@@ -124,8 +124,8 @@ def test_golden(fed, name):
         assert all(r[:, i].sum() > 0 for i in ids)
         trained = {}
         for i in ids:
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
-            trained[i] = sgd(me, theta)
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            trained[i] = sgd(client, theta)
         for i in ids:
             updates[i] = trained[i] - theta
         theta = sum(trained[i] for i in ids) / 5

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import gradient, sgd
-from fedkin.maths.admm import auxiliary, indicator, linear_term
-from fedkin.methods.clusterfl import ClusterFL
+from fedkin.client.evaluate import gradient
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
+from fedkin.methods.clusterfl import ClusterFL, auxiliary, indicator, linear_term
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -39,7 +39,7 @@ def paper(fed, answered, *, alpha, beta, rho, every, official):
         new = w.clone()
         for i in back:
 
-            def pull(x, i=i, w=w, f=f, u=u, omega=omega):
+            def regularizer_gradient(x, i=i, w=w, f=f, u=u, omega=omega):
                 x = x.clone().requires_grad_()
                 if official:
                     value = (alpha + rho / 2 * (f[i] ** 2).sum()) * (x**2).sum() + f[i] @ (u + rho * omega) @ x
@@ -49,8 +49,8 @@ def paper(fed, answered, *, alpha, beta, rho, every, official):
                     value = alpha * (x**2).sum() + (u * gap).sum() + rho / 2 * (gap**2).sum()
                 return torch.autograd.grad(value, x)[0]
 
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
-            new[i] = sgd(me, w[i], pull=pull)
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            new[i] = sgd(client, w[i], regularizer_gradient=regularizer_gradient)
         w = new
         known = sorted({*known, *back})
         if t % every == 0:
@@ -121,12 +121,12 @@ def test_without_an_indicator_it_is_local_training_with_l2(fed):
     )
 
 
-def test_the_pull_has_a_gradient(make_me):
-    me = make_me(batch_size=10_000, lr=0.1)
-    c = torch.randn(me.net.layout.parameters)
-    got = ClusterFL(alpha=0.5).local(me, Message(own=(c, torch.tensor(0.25)))).body[0]
-    w = me.net.initial
-    slope, _ = gradient(me.net, w, me.data.train)
+def test_the_pull_has_a_gradient(make_client):
+    client = make_client(batch_size=10_000, lr=0.1)
+    c = torch.randn(client.net.layout.parameters)
+    got = ClusterFL(alpha=0.5).local(client, Message(own=(c, torch.tensor(0.25)))).body[0]
+    w = client.net.initial
+    slope, _ = gradient(client.net, w, client.data.train)
     np.testing.assert_allclose(got, w - 0.1 * (slope + 1.25 * w - c), atol=1e-6)
 
 

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import evaluate, sgd
-from fedkin.maths.discrepancy import cut
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods.dcpfl import DCPFL
+from fedkin.methods.dcpfl.discrepancy import cut
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Training
+from fedkin.results.store import equal
 
 SMALL = {"model": "mlp", "model_options": {"width": 0.25}, "lr": 0.1, "batch_size": 16, "seed": 5, "engine": "serial"}
 SOON = {"start_rounds": 2, "tau": 1, "window": 2, "patience": 1, "hold": 1, "alpha": 2, "low": 0.95}
@@ -52,7 +53,7 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
     period = m.tau if m.tau_counts == "rounds" else -(-m.tau // epochs)
 
     def train(row, i, t):
-        return sgd(Me({}, data[i], client_seed(5, t, i), net, training), row)
+        return sgd(Client({}, data[i], client_seed(5, t, i), net, training), row)
 
     def loss(row, i):
         return evaluate(net, row, data[i].train)[1]
@@ -64,10 +65,10 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
     def scaled(x, low, high):
         return (x - low) / (high - low)
 
-    def layer_discrepancy(rows, centre, group, at):  # eq. (5)
+    def layer_discrepancy(rows, center, group, at):  # eq. (5)
         low, high = min(rows[i][at].min() for i in group), max(rows[i][at].max() for i in group)
         return sum(
-            float((scaled(rows[i][at], low, high) - scaled(centre[at], low, high)).abs().sum()) / len(at) for i in group
+            float((scaled(rows[i][at], low, high) - scaled(center[at], low, high)).abs().sum()) / len(at) for i in group
         ) / len(group)
 
     def cut(distance, gamma):  # sec. II-C and III-B, by hand
@@ -147,10 +148,10 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
                 fresh[-1] = []
             if 0 in members:
                 seen["up"][first + period - 1] = 4 * sum(len(layers[layer]) for layer in fresh[-1])
-            centre = mean(w, members)
+            center = mean(w, members)
             for layer in fresh[-1]:
-                models[g][layers[layer]] = centre[layers[layer]]
-                spread[g][layer] = layer_discrepancy(w, centre, members, layers[layer])
+                models[g][layers[layer]] = center[layers[layer]]
+                spread[g][layer] = layer_discrepancy(w, center, members, layers[layer])
         if k <= m.start_rounds:
             low, high = min(w[i].min() for i in everyone), max(w[i].max() for i in everyone)
             for i, j in itertools.product(everyone, everyone):  # eq. (3), averaged over the first T_start rounds
@@ -169,10 +170,10 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
             trial = {"groups": wanted, "gamma": lower, "models": [], "spread": []}
             for members in wanted:
                 g = next(k for k, old in enumerate(groups) if members[0] in old)
-                model, d, centre = models[g].clone(), list(spread[g]), mean(w, members)
+                model, d, center = models[g].clone(), list(spread[g]), mean(w, members)
                 for layer in fresh[g]:
-                    model[layers[layer]] = centre[layers[layer]]
-                    d[layer] = layer_discrepancy(w, centre, members, layers[layer])
+                    model[layers[layer]] = center[layers[layer]]
+                    d[layer] = layer_discrepancy(w, center, members, layers[layer])
                 trial["models"].append(model)
                 trial["spread"].append(d)
     seen["groups"], seen["models"], seen["gamma"], seen["distance"] = groups, models, gamma, distance
@@ -408,33 +409,33 @@ def test_a_client_is_sent_what_its_group_averaged_since_it_last_had_it(fed):
     assert [len(part) for own in silent.own for part in own] == [0] * 12
 
 
-def test_layers_not_due_stay_the_clients_own(fed, make_me):
+def test_layers_not_due_stay_the_clients_own(fed, make_client):
     method = DCPFL(tau=1)
-    me = make_me(0, lr=0.1)
-    first, second = (layer.positions for layer in me.net.layout.layers)
-    own, part = torch.randn(me.net.layout.size), torch.randn(len(second))
-    me = me._replace(state={"models": [own], "received": own, "made": 0})
+    client = make_client(0, lr=0.1)
+    first, second = (layer.positions for layer in client.net.layout.layers)
+    own, part = torch.randn(client.net.layout.size), torch.randn(len(second))
+    client = client._replace(state={"models": [own], "received": own, "made": 0})
     message = Message(own=(part, torch.tensor([4, 1 + 2 + 4], dtype=torch.uint8)))  # type: ignore[arg-type]
     start = own.clone()
     start[second] = part
-    assert torch.equal(method.received(me, message), start)
-    reply = method.local(me, message)
-    expected = sgd(me, start)
+    assert torch.equal(method.received(client, message), start)
+    reply = method.local(client, message)
+    expected = sgd(client, start)
     assert torch.equal(reply.state["models"][0], expected)
     assert torch.equal(reply.body[0], expected[second])
     assert not torch.equal(expected[first], own[first])  # they are trained all the same
-    assert float(reply.body[1][0]) == pytest.approx(evaluate(me.net, start, me.data.train)[1])
+    assert float(reply.body[1][0]) == pytest.approx(evaluate(client.net, start, client.data.train)[1])
     # after the work, as in a round: still the model as it was received
-    after = me._replace(state=reply.state)
+    after = client._replace(state=reply.state)
     assert torch.equal(method.received(after, message), start)
     assert torch.equal(method.personal(after, message, lambda: reply), start)
     assert torch.equal(DCPFL(use="trained").personal(after, message, lambda: reply), expected)
 
 
-def test_a_client_that_missed_the_trial_has_nothing_to_settle(make_me):
+def test_a_client_that_missed_the_trial_has_nothing_to_settle(make_client):
     message = Message((torch.tensor([1], dtype=torch.uint8),), (torch.tensor([2, 2], dtype=torch.uint8),))
     with pytest.raises(RuntimeError, match="took no part in the trial"):
-        DCPFL().settle(make_me(0), message)
+        DCPFL().settle(make_client(0), message)
 
 
 @pytest.mark.parametrize("alpha", [1, 100])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain_baselines import LR, client, federation, gradient, isolated, losses, message, network, run, sizes, survives
+from plain_baselines import LR, a_client, federation, gradient, isolated, losses, message, network, run, sizes, survives
 
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches
 from fedkin.methods.ditto import Ditto
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local import Local
-from fedkin.store import equal
+from fedkin.results.store import equal
 
 
 def paper(rounds, lam, weights):
@@ -20,10 +21,10 @@ def paper(rounds, lam, weights):
     for round in range(1, rounds + 1):
         answers = []
         for i in range(6):
-            me = client(i, round=round, net=net)
+            client = a_client(i, round=round, net=net)
             w, v = model.clone(), own.get(i, net.initial).clone()
             for epoch in range(2):
-                for x, y in batches(me, epoch=epoch):
+                for x, y in batches(client, epoch=epoch):
                     w = w - LR * gradient(net, w, x, y)
                     v = v - LR * (gradient(net, v, x, y) + lam * (v - model))
             answers.append(w)
@@ -56,7 +57,7 @@ def test_the_term_has_a_gradient_towards_the_received_model():
     away = {"model": net.initial + 1.0}
     whole = {"epochs": 1, "batch_size": 1000}
     held, free = (
-        Ditto(lam=lam).local(client(0, net=net, state=away, **whole), message(net.initial)).state["model"]
+        Ditto(lam=lam).local(a_client(0, net=net, state=away, **whole), message(net.initial)).state["model"]
         for lam in (0.5, 0.0)
     )
     assert torch.allclose(held - free, torch.full_like(held, -LR * 0.5), atol=1e-5)

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import sgd
-from fedkin.maths.attention_rows import row, slopes
-from fedkin.methods.fedaghn import FedAGHN
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
+from fedkin.methods.fedaghn import FedAGHN, row, slopes
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -62,8 +61,8 @@ def test_golden(fed, participation):
         came = {}
         for i in [r.client for r in got.history.select("bytes_up", round=t)]:
             theta, scalars = aggregated(i)
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
-            trained = sgd(me, theta.detach())
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            trained = sgd(client, theta.detach())
             came[i] = (trained, trained - theta.detach())
             if scalars and len(models) > 1:
                 leaves = [leaf for pair in scalars for leaf in pair]

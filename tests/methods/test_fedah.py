@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain_baselines import LR, client, federation, gradient, isolated, losses, message, network, run, sizes, survives
+from plain_baselines import LR, a_client, federation, gradient, isolated, losses, message, network, run, sizes, survives
 
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.steps import OTHER_EPOCHS
+from fedkin.client.training import batches
 from fedkin.methods.fedah import FedAH
-from fedkin.steps import OTHER_EPOCHS
 
 HEAD = slice(64 * 16 + 16, None)
 RATE = 20.0
 
 
-def mixed_head(net, me, model, own, weights, epochs):
+def mixed_head(net, client, model, own, weights, epochs):
     """Step 2: W by projected gradient descent, the body held."""
     theirs = model[HEAD]
     head = own + (theirs - own) * weights
     for epoch in range(epochs):
-        for x, y in batches(me, epoch=OTHER_EPOCHS + epoch):
+        for x, y in batches(client, epoch=OTHER_EPOCHS + epoch):
             row = torch.cat([model[: HEAD.start], head])
             slope = gradient(net, row, x, y)[HEAD]
             weights = (weights - RATE * slope * (theirs - own)).clip(0, 1)
@@ -34,17 +35,17 @@ def paper(rounds, epochs=2):
     for round in range(1, rounds + 1):
         answers = []
         for i in range(6):
-            me = client(i, round=round, net=net)
+            client = a_client(i, round=round, net=net)
             own, w = heads.get(i, net.initial[HEAD]), weights.get(i, torch.ones(170))
-            head, weights[i] = mixed_head(net, me, model, own, w, epochs)
+            head, weights[i] = mixed_head(net, client, model, own, w, epochs)
             row = torch.cat([model[: HEAD.start], head])
             for epoch in range(epochs):  # head, body held
-                for x, y in batches(me, epoch=epoch):
+                for x, y in batches(client, epoch=epoch):
                     slope = gradient(net, row, x, y)
                     slope[: HEAD.start] = 0
                     row = row - LR * slope
             for epoch in range(2):  # body, head held
-                for x, y in batches(me, epoch=epochs + epoch):
+                for x, y in batches(client, epoch=epochs + epoch):
                     slope = gradient(net, row, x, y)
                     slope[HEAD] = 0
                     row = row - LR * slope
@@ -61,7 +62,7 @@ def test_it_is_the_papers_algorithm():
     assert any(float(w.min()) < 0.9 for w in weights.values()), "the weights have moved"
     net = network()
     for i in range(6):
-        head, _ = mixed_head(net, client(i, round=4, net=net), model, heads[i], weights[i], 2)
+        head, _ = mixed_head(net, a_client(i, round=4, net=net), model, heads[i], weights[i], 2)
         row = torch.cat([model[: HEAD.start], head])
         want = evaluate(net, row, federation().test(i))[1]
         assert losses(got)[i] == pytest.approx(want, rel=1e-3), "mixed head, received body, before training"
@@ -70,10 +71,10 @@ def test_it_is_the_papers_algorithm():
 def two_rounds(method):
     """Client 0 in a first round, and in a second where the server's model has become another."""
     net = network()
-    first = method.local(client(0, net=net), message(net.initial))
+    first = method.local(a_client(0, net=net), message(net.initial))
     other = net.initial + 0.3 * torch.randn(net.initial.shape, generator=torch.Generator().manual_seed(2))
-    me = client(0, round=2, net=net, state=first.state)
-    return first, method.local(me, message(other)), other
+    client = a_client(0, round=2, net=net, state=first.state)
+    return first, method.local(client, message(other)), other
 
 
 def test_weights_stay_in_bounds_and_start_at_one():
@@ -103,7 +104,7 @@ def test_each_step_moves_its_own_part(monkeypatch):
     rows = []
     real = fedah.sgd
     monkeypatch.setattr(
-        fedah, "sgd", lambda me, start, **kw: rows.append((start, real(me, start, **kw))) or rows[-1][1]
+        fedah, "sgd", lambda client, start, **kw: rows.append((start, real(client, start, **kw))) or rows[-1][1]
     )
     _, second, other = two_rounds(FedAH(weight_lr=RATE))
     (start, with_head), (again, done) = rows[2:]

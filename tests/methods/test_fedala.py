@@ -10,14 +10,15 @@ import torch
 from torch.nn import functional as F
 
 import fedkin
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches, sgd
 from fedkin.data.digits import load
-from fedkin.engine.work import client_seed
-from fedkin.local import batches, evaluate, sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods.fedala import APART, FedALA, mixed
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Rows, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Examples, Message, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -45,21 +46,21 @@ def test_golden(fed, tensors):
     for t in (1, 2, 3, 4):  # the fourth is what an evaluation after round 3 sees
         trained, start_of = {}, {}
         for i in range(5):
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
             start = model.clone()
             if i in own:
                 theta, theta_i = net.layout.tensors(model), net.layout.tensors(own[i])
                 first = i not in weight
                 w = weight.setdefault(i, {name: torch.ones_like(theta[name]) for name in upper})
-                generator = torch.Generator().manual_seed(me.seed + 0xA1A)
+                generator = torch.Generator().manual_seed(client.seed + 0xA1A)
                 size = len(fed.data(i).y)
                 pick = torch.randperm(size, generator=generator)[: int(0.8 * size)]
-                rows = Rows(fed.data(i).x[pick], fed.data(i).y[pick])
+                rows = Examples(fed.data(i).x[pick], fed.data(i).y[pick])
                 hat = {n: theta_i[n] + (theta[n] - theta_i[n]) * w[n] if n in upper else theta[n] for n in theta}
                 losses = []
                 while True:
                     total = 0.0
-                    for x, y in batches(me, epoch=APART + len(losses), rows=rows):
+                    for x, y in batches(client, epoch=APART + len(losses), rows=rows):
                         leaves = {n: v.clone().requires_grad_() for n, v in hat.items()}
                         loss = F.cross_entropy(torch.func.functional_call(module, leaves, x), y)
                         slope = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
@@ -72,7 +73,7 @@ def test_golden(fed, tensors):
                         break
                 start = net.layout.flatten(hat)
             start_of[i] = start
-            trained[i] = sgd(me, start)
+            trained[i] = sgd(client, start)
         if t == 4:
             break
         own = trained
@@ -92,18 +93,18 @@ def test_weights_that_stay_1_are_fedavg(fed):
     assert not torch.allclose(moved.state["model"], theirs.state["model"], atol=1e-3)
 
 
-def test_weights_lie_in_0_1_and_equal_models_are_skipped(make_me):
-    me = make_me(epochs=1, batch_size=8, lr=0.1)
-    received = me.net.initial
-    assert "weights" not in FedALA().local(me, Message(shared=(received,))).state  # nothing to mix yet
-    same = me._replace(state={"model": received.clone()})
+def test_weights_lie_in_0_1_and_equal_models_are_skipped(make_client):
+    client = make_client(epochs=1, batch_size=8, lr=0.1)
+    received = client.net.initial
+    assert "weights" not in FedALA().local(client, Message(shared=(received,))).state  # nothing to mix yet
+    same = client._replace(state={"model": received.clone()})
     assert "weights" not in FedALA().local(same, Message(shared=(received,))).state
-    other = me._replace(state={"model": sgd(me, received, epochs=3)})
+    other = client._replace(state={"model": sgd(client, received, epochs=3)})
     state = FedALA(rate=100.0).local(other, Message(shared=(received,))).state
     assert state["weights"].min() >= 0
     assert state["weights"].max() <= 1
     assert len(state["weights"].unique()) > 1
-    lower = me.net.layout.body
+    lower = client.net.layout.body
     assert torch.equal(state["mixed"][lower], received[lower])  # lower layers are the global ones
 
 

@@ -7,14 +7,15 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import gradient, sgd
+from fedkin.client.evaluate import gradient
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.maths.peers import attentive, heuristic
 from fedkin.methods.fedamp import FedAMP
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 EVERYBODY = np.ones(6, dtype=bool)
@@ -29,7 +30,7 @@ def run(method, fed, **changes):
     return fedkin.run(method, fed, model="mlp", **{**SETTINGS, **changes})
 
 
-def paper(fed, answered, *, weigh, pull, start):
+def paper(fed, answered, *, weigh, strength, start):
     """Algorithm 1 in plain loops; `weigh(i, models, known)` is row i of ξ over those known."""
     net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
     models = {i: net.initial.clone() for i in range(len(fed))}
@@ -39,9 +40,9 @@ def paper(fed, answered, *, weigh, pull, start):
         new = {}
         for i in back:
             u = sum(weight * models[j] for j, weight in xi[i].items())
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
             begin = u if start == "cloud" else models[i]
-            new[i] = sgd(me, begin, pull=lambda w, u=u: pull * (w - u))  # no buffers here: a row is its parameters
+            new[i] = sgd(client, begin, regularizer_gradient=lambda w, u=u: strength * (w - u))  # no buffers here
         models |= new
         known |= set(back)
         xi = {i: weigh(i, models, known) for i in models}
@@ -73,7 +74,7 @@ def by_cosine(sigma, own):
 
 
 @pytest.mark.parametrize(
-    ("method", "weigh", "pull"),
+    ("method", "weigh", "strength"),
     [
         (FedAMP(lam=0.5, alpha=2.0, sigma=12.0), by_distance(2.0, 12.0), 0.25),
         (FedAMP(lam=0.5, alpha=2.0, sigma=12.0, start="local"), by_distance(2.0, 12.0), 0.25),
@@ -81,10 +82,10 @@ def by_cosine(sigma, own):
     ],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_golden(fed, method, weigh, pull, participation):
+def test_golden(fed, method, weigh, strength, participation):
     got = run(method, fed, participation=participation)
     answered = [[r.client for r in got.history.select("bytes_up", round=t)] for t in (1, 2, 3)]
-    models, xi = paper(fed, answered, weigh=weigh, pull=pull, start=method.start)
+    models, xi = paper(fed, answered, weigh=weigh, strength=strength, start=method.start)
     np.testing.assert_allclose(got.state["models"], torch.stack(list(models.values())), atol=1e-5)
     expected = [[xi[i].get(j, 0.0) for j in range(6)] for i in range(6)]
     np.testing.assert_allclose(method.mixing(got.state), expected, atol=1e-5)
@@ -147,13 +148,13 @@ def test_heuristic_without_cosines_or_pull_is_fedavg_with_equal_weights():
 
 
 # ---- the client
-def test_the_pull_has_a_gradient(make_me):
+def test_the_pull_has_a_gradient(make_client):
     """One full-batch step away from u_i contains (λ/α)(w − u_i)."""
-    me = make_me(batch_size=10_000, lr=0.1)
-    w, u = me.net.initial, me.net.initial + 0.01 * torch.randn(me.net.layout.size)
-    me = me._replace(state={"model": w})
-    got = FedAMP(lam=3.0, alpha=2.0, start="local").local(me, Message(own=(u,))).body[0]
-    slope, _ = gradient(me.net, w, me.data.train)
+    client = make_client(batch_size=10_000, lr=0.1)
+    w, u = client.net.initial, client.net.initial + 0.01 * torch.randn(client.net.layout.size)
+    client = client._replace(state={"model": w})
+    got = FedAMP(lam=3.0, alpha=2.0, start="local").local(client, Message(own=(u,))).body[0]
+    slope, _ = gradient(client.net, w, client.data.train)
     np.testing.assert_allclose(got, w - 0.1 * (slope + 1.5 * (w - u)), atol=1e-6)
 
 

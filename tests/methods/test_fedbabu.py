@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain_baselines import LR, client, federation, gradient, isolated, losses, message, network, run, sizes, survives
+from plain_baselines import LR, a_client, federation, gradient, isolated, losses, message, network, run, sizes, survives
 
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.steps import OTHER_EPOCHS
+from fedkin.client.training import batches
 from fedkin.methods.fedbabu import FedBABU
-from fedkin.steps import OTHER_EPOCHS
-from fedkin.store import equal
+from fedkin.results.store import equal
 
 BODY, HEAD = slice(0, 64 * 16 + 16), slice(64 * 16 + 16, None)
 NOTHING = slice(0, 0)
 
 
-def train(net, me, row, held, epochs):
+def train(net, client, row, held, epochs):
     for epoch in epochs:
-        for x, y in batches(me, epoch=epoch):
+        for x, y in batches(client, epoch=epoch):
             slope = gradient(net, row, x, y)
             slope[held] = 0
             row = row - LR * slope
@@ -28,7 +29,7 @@ def paper(rounds, weights):
     net = network()
     row = net.initial.clone()
     for round in range(1, rounds + 1):
-        answers = [train(net, client(i, round=round, net=net), row, HEAD, range(2)) for i in range(6)]
+        answers = [train(net, a_client(i, round=round, net=net), row, HEAD, range(2)) for i in range(6)]
         row = sum(g * a for g, a in zip(weights, answers)) / sum(weights)
     return row
 
@@ -43,7 +44,7 @@ def test_it_is_the_papers_algorithm(fine_tune, held, weighting):
     net = network()
     before = got.history.values("received_loss", round=3)
     for i in range(0, 6, 2):
-        tuned = train(net, client(i, round=4, net=net), row, held, range(OTHER_EPOCHS, OTHER_EPOCHS + 2))
+        tuned = train(net, a_client(i, round=4, net=net), row, held, range(OTHER_EPOCHS, OTHER_EPOCHS + 2))
         assert losses(got)[i] == pytest.approx(evaluate(net, tuned, federation().test(i))[1], rel=1e-3)
         assert before[i] == pytest.approx(evaluate(net, row, federation().test(i))[1], rel=1e-3), "before fine-tuning"
     assert got.summary["bytes_up"] == got.summary["bytes_down"] == 3 * 6 * 4 * (64 * 16 + 16)
@@ -54,7 +55,7 @@ def test_the_head_stays_to_the_bit(monkeypatch):
     from fedkin.methods import fedbabu
 
     rows, real = [], fedbabu.sgd
-    monkeypatch.setattr(fedbabu, "sgd", lambda me, start, **kw: rows.append(real(me, start, **kw)) or rows[-1])
+    monkeypatch.setattr(fedbabu, "sgd", lambda client, start, **kw: rows.append(real(client, start, **kw)) or rows[-1])
     run(FedBABU(fine_tune_epochs=0), momentum=0.9, weight_decay=0.1)
     head = network().initial[HEAD]
     assert len(rows) == 3 * 6
@@ -71,7 +72,7 @@ def test_fine_tuning_does_not_touch_the_federation():
 def test_fine_tuning_of_a_part_holds_the_other():
     net = network()
     for part, held in (("head", BODY), ("body", HEAD)):
-        tuned = FedBABU(fine_tune=part).personal(client(0, net=net), message(net.initial[BODY]), lambda: None)
+        tuned = FedBABU(fine_tune=part).personal(a_client(0, net=net), message(net.initial[BODY]), lambda: None)
         assert torch.equal(tuned[held], net.initial[held])
         assert not torch.equal(tuned, net.initial)
 

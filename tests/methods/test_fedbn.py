@@ -11,13 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches
+from fedkin.engine.runner import client_seed
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedbn import FedBN, assembled, batch_norms
 from fedkin.models.network import Network, build
-from fedkin.protocol import Me, Message, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 2, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -65,13 +66,13 @@ def paper(fed, participants, weighting):
         for i in chosen:
             module = make()
             module.load_state_dict(models[i] | shared)
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 2, 8))
-            optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 2, 8))
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
             for epoch in range(2):
-                for x, y in batches(me, epoch=epoch):
-                    optimiser.zero_grad()
+                for x, y in batches(client, epoch=epoch):
+                    optimizer.zero_grad()
                     F.cross_entropy(module(x), y).backward()
-                    optimiser.step()
+                    optimizer.step()
             models[i] = copy.deepcopy(module.state_dict())
         total = sum(n[i] for i in chosen)
         shared = {k: sum(n[i] * models[i][k] for i in chosen) / total for k in shared}
@@ -138,10 +139,10 @@ def test_batch_norm_does_not_travel_after_the_first_message(fed):
 def test_clients_differ_in_batch_norm_and_in_nothing_else(fed):
     net = Network(make(), fed.example)
     norms = batch_norms(net)
-    mine = [Me({}, fed.data(i), i, net, Training(0.1, 1, 8)) for i in (0, 1)]
-    done = [FedBN().local(me, Message((net.initial,))) for me in mine]
+    mine = [Client({}, fed.data(i), i, net, Training(0.1, 1, 8)) for i in (0, 1)]
+    done = [FedBN().local(client, Message((net.initial,))) for client in mine]
     shared = (done[0].body[0] + done[1].body[0]) / 2
-    rows = [assembled(me._replace(state=d.state), Message((shared,))) for me, d in zip(mine, done)]
+    rows = [assembled(client._replace(state=d.state), Message((shared,))) for client, d in zip(mine, done)]
     assert torch.equal(rows[0][~norms], rows[1][~norms])
     for piece in net.layout.pieces:
         if bool(norms[piece.start]):
@@ -151,14 +152,14 @@ def test_clients_differ_in_batch_norm_and_in_nothing_else(fed):
 def test_a_newcomer_takes_the_initial_batch_norm_or_the_average(fed):
     net = Network(make(), fed.example)
     norms = batch_norms(net)
-    me = Me({}, fed.data(0), 0, net, Training())
+    client = Client({}, fed.data(0), 0, net, Training())
     late = run(FedBN(), fed).state["model"]
-    assert torch.equal(assembled(me, Message((late,)))[norms], net.initial[norms])
+    assert torch.equal(assembled(client, Message((late,)))[norms], net.initial[norms])
     whole = run(FedBN(newcomers="average"), fed).state["model"]
-    assert torch.equal(assembled(me, Message((whole,))), whole)
+    assert torch.equal(assembled(client, Message((whole,))), whole)
     own = torch.arange(64.0)
     for sent in (late, whole):
-        assert torch.equal(assembled(me._replace(state={"norms": own}), Message((sent,)))[norms], own)
+        assert torch.equal(assembled(client._replace(state={"norms": own}), Message((sent,)))[norms], own)
 
 
 def test_both_choices_for_newcomers_train_alike_where_there_are_none(fed):

@@ -11,15 +11,15 @@ import torch
 from sklearn.cluster import KMeans
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import sgd
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.maths.cluster import rand_index
 from fedkin.methods import METHODS
 from fedkin.methods.fedcedar import FedCEDAR
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Replies, Server, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Replies, Server, Training
+from fedkin.results.store import equal
 
 VARIANTS = [name for name in METHODS if name.startswith("fedcedar")]
 SETTINGS = {"rounds": 4, "lr": 0.1, "epochs": 2, "batch_size": 8, "seed": 5, "engine": "serial"}
@@ -58,23 +58,23 @@ def paper(fed, asked, answered, *, clusters, times, weigh, features):
         models, starts = [], []
         for n in back:
             start = nodes[cluster_of[n]] if n in cluster_of else mean  # sec. 3.5, conditions 1 and 2
-            me = Me({}, fed.data(n), client_seed(5, t, n), net, training)
-            models.append(sgd(me, start.clone()).double().numpy())  # sec. 3.1
+            client = Client({}, fed.data(n), client_seed(5, t, n), net, training)
+            models.append(sgd(client, start.clone()).double().numpy())  # sec. 3.1
             starts.append(start.double().numpy())
         assert set(back) <= set(chosen)
         label = KMeans(clusters, n_init=10, random_state=0).fit(np.stack(models)).labels_  # eq. (1)
-        centres = [np.mean([m for m, k in zip(models, label) if k == i], 0) for i in range(clusters)]
+        centers = [np.mean([m for m, k in zip(models, label) if k == i], 0) for i in range(clusters)]
         compared = {
-            "weights": centres,
-            "centred": [c - np.mean(centres, 0) for c in centres],
-            "updates": [c - np.mean([s for s, k in zip(starts, label) if k == i], 0) for i, c in enumerate(centres)],
+            "weights": centers,
+            "centered": [c - np.mean(centers, 0) for c in centers],
+            "updates": [c - np.mean([s for s, k in zip(starts, label) if k == i], 0) for i, c in enumerate(centers)],
         }[features]
         similarity = [[unit(a, b) for b in compared] for a in compared]
         graph = []
         for row in similarity:  # sec. 3.3: each row sums to 1
             weight = [weigh(value) for value in row]
             graph.append([w / sum(weight) for w in weight])
-        hat = centres
+        hat = centers
         for _ in range(times):  # eq. (2)
             hat = [sum(graph[k][i] * hat[i] for i in range(clusters)) for k in range(clusters)]
         nodes = [torch.from_numpy(h).float() for h in hat]
@@ -88,8 +88,8 @@ def paper(fed, asked, answered, *, clusters, times, weigh, features):
         ({}, {"times": 2, "weigh": lambda c: max(c, 0.0), "features": "weights"}, {}),
         ({"propagations": 0}, {"times": 0, "weigh": lambda c: max(c, 0.0), "features": "weights"}, {"lost": 0.3}),
         (
-            {"normalise": "softmax", "features": "centred", "temperature": 0.4, "propagations": 3},
-            {"times": 3, "weigh": lambda c: np.exp(c / 0.4), "features": "centred"},
+            {"normalize": "softmax", "features": "centered", "temperature": 0.4, "propagations": 3},
+            {"times": 3, "weigh": lambda c: np.exp(c / 0.4), "features": "centered"},
             {"lost": 0.3},
         ),
         (
@@ -117,8 +117,8 @@ def test_golden(fed, fields, loops, changes):
         labels = by_round(result, "clusters")[round - 1]
         assert {c for c, label in enumerate(labels) if label >= 0} == set(cluster_of)
         assert rand_index([labels[c] for c in cluster_of], list(cluster_of.values())) == 1
-        centre = [next(k for c, k in cluster_of.items() if labels[c] == i) for i in range(3)]  # ours -> scikit-learn's
-        expected = np.array(graph)[centre][:, centre]
+        center = [next(k for c, k in cluster_of.items() if labels[c] == i) for i in range(3)]  # ours -> scikit-learn's
+        expected = np.array(graph)[center][:, center]
         np.testing.assert_allclose(by_round(result, "graph")[round - 1], expected, atol=2e-4)
         if round < len(steps):
             met |= {c in cluster_of for c in asked[round]}
@@ -212,11 +212,11 @@ def test_fewer_distinct_models_than_clusters_say_so(caplog):
         caplog.clear()
         state = merged(method, state, {0: [1.0, 0.0], 2: [0.0, 1.0]})
         assert not caplog.text  # said once, not in each of a hundred rounds
-    assert method.describe(state)["centres"] == 2
+    assert method.describe(state)["centers"] == 2
     same = merged(method, method.init(server(4, [0.0, 0.0])), {0: [0.0, 0.0], 1: [0.0, 0.0]})  # zero, all alike
     np.testing.assert_allclose(sent(method, same), np.zeros((4, 2)))
-    for features in ("updates", "centred"):
-        other = FedCEDAR(features=features, normalise="softmax")
+    for features in ("updates", "centered"):
+        other = FedCEDAR(features=features, normalize="softmax")
         assert torch.isfinite(merged(other, other.init(server(4, [0.0, 0.0])), {0: [0.0, 0.0]})["models"]).all()
 
 
@@ -243,7 +243,7 @@ def test_as_many_clusters_as_clients_is_no_clustering(fed):
     one = run(FedCEDAR(clusters=12, n_init=1), fed, rounds=3)
     two = run(fedkin.method("fedcedar-as1"), fed, rounds=3)
     np.testing.assert_allclose(one.state["models"], two.state["models"], atol=1e-6)
-    assert by_round(two, "centres") == [12, 12, 12]
+    assert by_round(two, "centers") == [12, 12, 12]
 
 
 def test_registered_variants():
@@ -253,7 +253,7 @@ def test_registered_variants():
     assert fedkin.method("fedcedar-as2") == FedCEDAR(propagations=0)
     assert fedkin.method("fedcedar-as3") == FedCEDAR(precise=False)
     soft = fedkin.method("fedcedar-soft")
-    assert soft.normalise == "softmax"
+    assert soft.normalize == "softmax"
     assert soft.features != "weights"
 
 
@@ -297,7 +297,7 @@ def test_resume(fed, name, tmp_path):
     run(method, fed, **{**settings, "rounds": 2})
     stopped, straight = run(method, fed, **settings), run(method, fed, participation=0.6)
     assert equal(stopped.state, straight.state)
-    assert stopped.history.rows == straight.history.rows
+    assert stopped.history.records == straight.history.records
 
 
 def test_finds_the_nodes_and_costs_a_model_each_way(fed):
@@ -311,7 +311,7 @@ def test_finds_the_nodes_and_costs_a_model_each_way(fed):
 
 def test_similarities_look_at_parameters_and_averages_at_buffers():
     """The second number is a buffer: it must not decide about clusters, and it is averaged."""
-    method = FedCEDAR(clusters=2, propagations=0, features="updates", normalise="softmax")
+    method = FedCEDAR(clusters=2, propagations=0, features="updates", normalize="softmax")
     start = server(4, [0.0, 0.0])
     start.layout.parameters = 1
     state = merged(method, method.init(start), {0: [1.0, 100.0], 1: [1.1, -100.0], 2: [-1.0, 100.0], 3: [-1.2, -100.0]})
@@ -352,7 +352,7 @@ def test_activation_without_truth_draws_from_the_last_rounds_clusters():
         ({"propagations": -1}, "propagations=-1 must be at least 0"),
         ({"n_init": 0}, "n_init=0"),
         ({"temperature": 0.0}, "temperature=0.0 must be above 0"),
-        ({"normalise": "max"}, "normalise='max' must be sum or softmax"),
+        ({"normalize": "max"}, "normalize='max' must be sum or softmax"),
         ({"features": "gradients"}, "features='gradients' must be"),
         ({"nodes": (0, 1)}, "activate_every"),
         ({"activate_every": 5, "clustering": False}, "give nodes"),

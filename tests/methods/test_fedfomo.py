@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import evaluate, sgd
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods.fedfomo import FedFomo, weights
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -52,8 +53,8 @@ def test_golden(fed, participation):
                 used += 1
                 for n, g in gain.items():
                     affinity[i, n] += g / total
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
-            new[i] = sgd(me, start)
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            new[i] = sgd(client, start)
         models |= new
     assert used > 3
     heard = sorted(models)
@@ -65,22 +66,22 @@ def test_golden(fed, participation):
     assert "received" not in got.summary
 
 
-def test_weights(make_me):
+def test_weights(make_client):
     """Non-negative, sum 1; a worse model gets nothing; where none is better the own model stays."""
-    me = make_me(epochs=4, batch_size=8, lr=0.1)
-    start = me.net.initial
-    good, better = sgd(me, start, epochs=1), sgd(me, start, epochs=4)
-    got = weights(me, start, torch.stack([good, better, start]))
+    client = make_client(epochs=4, batch_size=8, lr=0.1)
+    start = client.net.initial
+    good, better = sgd(client, start, epochs=1), sgd(client, start, epochs=4)
+    got = weights(client, start, torch.stack([good, better, start]))
     assert float(got.sum()) == pytest.approx(1)
     assert got[0] > 0
     assert got[1] > 0
     assert got[2] == 0
-    loss = [evaluate(me.net, model, me.data.validation)[1] for model in (start, good, better)]
+    loss = [evaluate(client.net, model, client.data.validation)[1] for model in (start, good, better)]
     gain = [(loss[0] - loss[k]) / float((model - start).norm()) for k, model in ((1, good), (2, better))]
     np.testing.assert_allclose(got[:2], np.array(gain) / sum(gain), atol=1e-5)
     assert float((better - start).norm()) > 1.3 * float((good - start).norm())  # so that distance matters
-    assert weights(me, better, torch.stack([start, start])).tolist() == [0, 0]
-    assert weights(me, better, torch.zeros(0, len(start))).shape == (0,)
+    assert weights(client, better, torch.stack([start, start])).tolist() == [0, 0]
+    assert weights(client, better, torch.zeros(0, len(start))).shape == (0,)
 
 
 def test_a_client_alone_trains_alone(fed):

@@ -11,16 +11,15 @@ import torch
 from sklearn.cluster import KMeans
 
 import fedkin
+from fedkin.client.training import sgd
 from fedkin.data.digits import load
-from fedkin.engine.work import client_seed
-from fedkin.local import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.maths.cluster import rand_index
-from fedkin.maths.decomposition import decomposed
-from fedkin.methods.fedgroup import FedGroup
+from fedkin.methods.fedgroup import FedGroup, decomposed
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Replies, Server, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Replies, Server, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 4, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -49,10 +48,10 @@ def test_golden(fed, mu):
     for t, ids in enumerate(asked, start=1):
         trained = {}
         for i in ids:
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
             start = models[group[i]] if i in group else w0
-            pull = lambda w, c=start: mu * (w - c)  # noqa: E731
-            trained[i] = sgd(me, start, steps=None if i in group else 12, pull=pull)
+            regularizer_gradient = lambda w, c=start: mu * (w - c)  # noqa: E731
+            trained[i] = sgd(client, start, steps=None if i in group else 12, regularizer_gradient=regularizer_gradient)
         if t == 1:
             u = {i: ((trained[i] - w0) / (trained[i] - w0).norm()).double().numpy() for i in ids}
             _, _, v = np.linalg.svd(np.stack(list(u.values())), full_matrices=False)

@@ -11,16 +11,17 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import batches, gradient
+from fedkin.client.evaluate import gradient
+from fedkin.client.training import batches
+from fedkin.engine.runner import client_seed
 from fedkin.maths.steps import accumulation, local_steps
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fednova import FedNova
 from fedkin.methods.fedprox import FedProx
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Data, Me, Replies, Rows, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Data, Examples, Replies, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 2, "batch_size": 8, "seed": 5, "engine": "serial", "model": "mlp"}
 
@@ -67,14 +68,18 @@ def test_a_under_a_proximal_term_is_the_papers_recursion():
 
 
 @pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 2.0), (0.5, 1.0)])
-def test_a_is_how_far_sgd_goes_on_a_constant_gradient(make_me, momentum, mu):
+def test_a_is_how_far_sgd_goes_on_a_constant_gradient(make_client, momentum, mu):
     """Momentum and proximal term together, too: the local solver itself, not the formula again."""
-    from fedkin.local import sgd
+    from fedkin.client.training import sgd
 
-    me = make_me(lr=0.1, momentum=momentum)
-    start = me.net.initial.clone()
+    client = make_client(lr=0.1, momentum=momentum)
+    start = client.net.initial.clone()
     end = sgd(
-        me, start, steps=9, loss=lambda net, x, y: sum(p.sum() for p in net.parameters), pull=lambda w: mu * (w - start)
+        client,
+        start,
+        steps=9,
+        loss=lambda net, x, y: sum(p.sum() for p in net.parameters),
+        regularizer_gradient=lambda w: mu * (w - start),
     )
     assert torch.allclose(
         (start - end) / 0.1, torch.tensor(accumulation(9, lr=0.1, momentum=momentum, mu=mu)), atol=1e-3
@@ -92,17 +97,17 @@ def paper(fed, rounds, *, momentum=0.0, mu=0.0, effective="vector"):
     for t in range(1, rounds + 1):
         d, lengths, steps = [], [], []
         for i in range(len(fed)):
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(lr, epochs, size))
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(lr, epochs, size))
             nn.utils.vector_to_parameters(x.clone(), module.parameters())
-            optimiser = torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum)
-            centre = [q.detach().clone() for q in module.parameters()]
+            optimizer = torch.optim.SGD(module.parameters(), lr=lr, momentum=momentum)
+            center = [q.detach().clone() for q in module.parameters()]
             a, counter, tau = 0.0, 0.0, 0
             for epoch in range(epochs):
-                for batch in batches(me, epoch=epoch):
-                    optimiser.zero_grad()
-                    near = sum(((q - c) ** 2).sum() for q, c in zip(module.parameters(), centre))
+                for batch in batches(client, epoch=epoch):
+                    optimizer.zero_grad()
+                    near = sum(((q - c) ** 2).sum() for q, c in zip(module.parameters(), center))
                     (F.cross_entropy(module(batch.x), batch.y) + mu / 2 * near).backward()
-                    optimiser.step()
+                    optimizer.step()
                     counter = momentum * counter + 1
                     a = (1 - lr * mu) * a + 1 if mu else a + counter
                     tau += 1
@@ -124,7 +129,7 @@ def test_it_is_the_papers_algorithm(fed, mu, momentum, effective):
     want = paper(fed, 3, mu=mu, momentum=momentum, effective=effective)
     assert torch.allclose(got, want, atol=5e-5)
     other = run(FedProx(mu=mu), fed, momentum=momentum).state["model"]
-    assert not torch.allclose(want, other, atol=1e-3), "the sizes are unlike, so normalising matters"
+    assert not torch.allclose(want, other, atol=1e-3), "the sizes are unlike, so normalizing matters"
 
 
 # ---- reductions
@@ -139,7 +144,7 @@ def test_its_fixed_point_is_the_optimum_where_that_of_fedavg_is_not():
     """One step a client would be enough for FedAvg; unlike numbers of steps move its solution, not FedNova's."""
     generator = torch.Generator().manual_seed(0)
     x = [torch.randn(size, 2, generator=generator) for size in (8, 24)]
-    tables = [Rows(a, (a @ torch.tensor(d) > 0).long()) for a, d in zip(x, [[1.0, 0.3], [-1.0, 0.5]])]
+    tables = [Examples(a, (a @ torch.tensor(d) > 0).long()) for a, d in zip(x, [[1.0, 0.3], [-1.0, 0.5]])]
     net = Network(nn.Linear(2, 2), torch.zeros(1, 2))
     # One small step each, repeated: no drift within a client, so what is left is the weight of each client.
     training = [Training(lr=0.02, epochs=e, batch_size=1000, weight_decay=0.1) for e in (1, 6)]
@@ -154,7 +159,7 @@ def test_its_fixed_point_is_the_optimum_where_that_of_fedavg_is_not():
         for t in range(350):
             sent = method.send(state, ids)
             done = [
-                method.local(Me({}, Data(lambda i=i: tables[i], lambda: None, 2), t, net, training[i]), sent)
+                method.local(Client({}, Data(lambda i=i: tables[i], lambda: None, 2), t, net, training[i]), sent)
                 for i in range(2)
             ]
             body = tuple(torch.stack(parts) for parts in zip(*(d.body for d in done)))

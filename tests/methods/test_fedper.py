@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain_baselines import LR, client, federation, gradient, isolated, losses, message, network, run, sizes, survives
+from plain_baselines import LR, a_client, federation, gradient, isolated, losses, message, network, run, sizes, survives
 from torch import nn
 
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedper import FedPer
 from fedkin.methods.local import Local
@@ -15,9 +16,9 @@ from fedkin.methods.local import Local
 BASE, OWN = slice(0, 64 * 16 + 16), slice(64 * 16 + 16, None)
 
 
-def trained_row(net, me, row):
+def trained_row(net, client, row):
     for epoch in range(2):
-        for x, y in batches(me, epoch=epoch):
+        for x, y in batches(client, epoch=epoch):
             row = row - LR * gradient(net, row, x, y)
     return row
 
@@ -30,7 +31,7 @@ def paper(rounds):
         answers = []
         for i in range(6):
             row = torch.cat([base, own.get(i, net.initial[OWN])])
-            row = trained_row(net, client(i, round=round, net=net), row)
+            row = trained_row(net, a_client(i, round=round, net=net), row)
             own[i] = row[OWN]
             answers.append(row[BASE])
         base = sum(k * b for k, b in zip(n, answers)).div(n.sum()).float()
@@ -46,7 +47,7 @@ def test_it_is_the_papers_algorithm(use):
     for i in range(6):
         row = torch.cat([base, own[i]])
         if use == "trained":
-            row = trained_row(net, client(i, round=4, net=net), row)
+            row = trained_row(net, a_client(i, round=4, net=net), row)
         assert losses(got)[i] == pytest.approx(evaluate(net, row, federation().test(i))[1], rel=1e-3)
     assert got.summary["bytes_up"] == got.summary["bytes_down"] == 3 * 6 * 4 * (64 * 16 + 16), "heads never leave"
 
@@ -76,7 +77,7 @@ def test_layers_are_counted_back_from_the_head():
 def test_the_own_layers_come_back():
     net = network()
     state = {"layers": torch.arange(170.0)}
-    row = FedPer().personal(client(0, net=net, state=state), message(net.initial[BASE]), lambda: None)
+    row = FedPer().personal(a_client(0, net=net, state=state), message(net.initial[BASE]), lambda: None)
     assert torch.equal(row[OWN], state["layers"])
     assert torch.equal(row[BASE], net.initial[BASE])
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain_baselines import LR, client, federation, gradient, isolated, losses, message, network, run, sizes, survives
+from plain_baselines import LR, a_client, federation, gradient, isolated, losses, message, network, run, sizes, survives
 
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches
 from fedkin.methods.fedah import FedAH
 from fedkin.methods.fedrep import FedRep
 
 BODY, HEAD = slice(0, 64 * 16 + 16), slice(64 * 16 + 16, None)
 
 
-def train(net, me, row, held, epochs):
+def train(net, client, row, held, epochs):
     for epoch in epochs:
-        for x, y in batches(me, epoch=epoch):
+        for x, y in batches(client, epoch=epoch):
             slope = gradient(net, row, x, y)
             slope[held] = 0
             row = row - LR * slope
@@ -28,11 +29,11 @@ def paper(rounds, heads_for, bodies_for, weights):
     for round in range(1, rounds + 1):
         answers = []
         for i in range(6):
-            me = client(i, round=round, net=net)
+            client = a_client(i, round=round, net=net)
             row = torch.cat([body, heads.get(i, net.initial[HEAD])])
-            row = train(net, me, row, BODY, range(heads_for))
+            row = train(net, client, row, BODY, range(heads_for))
             heads[i] = row[HEAD]
-            row = train(net, me, row, HEAD, range(heads_for, heads_for + bodies_for))
+            row = train(net, client, row, HEAD, range(heads_for, heads_for + bodies_for))
             answers.append(row[BODY])
         body = sum(g * b for g, b in zip(weights, answers)) / sum(weights)
     return body, heads
@@ -46,8 +47,8 @@ def test_it_is_the_papers_algorithm(heads, bodies, weighting):
     assert torch.allclose(got.state["body"], body, atol=1e-5)
     net = network()
     for i in range(6):
-        me = client(i, round=4, net=net)
-        row = train(net, me, torch.cat([body, own[i]]), BODY, range(heads or 2))
+        client = a_client(i, round=4, net=net)
+        row = train(net, client, torch.cat([body, own[i]]), BODY, range(heads or 2))
         want = evaluate(net, row, federation().test(i))[1]
         assert losses(got)[i] == pytest.approx(want, rel=1e-3), "trained head, received body"
     assert got.summary["bytes_up"] == got.summary["bytes_down"] == 3 * 6 * 4 * (64 * 16 + 16)
@@ -58,10 +59,10 @@ def test_each_phase_moves_its_own_part(monkeypatch):
 
     rows, real = [], fedrep.sgd
     monkeypatch.setattr(
-        fedrep, "sgd", lambda me, start, **kw: rows.append((start, real(me, start, **kw))) or rows[-1][1]
+        fedrep, "sgd", lambda client, start, **kw: rows.append((start, real(client, start, **kw))) or rows[-1][1]
     )
     net = network()
-    FedRep().local(client(0, net=net, momentum=0.9, weight_decay=0.1), message(net.initial[BODY]))
+    FedRep().local(a_client(0, net=net, momentum=0.9, weight_decay=0.1), message(net.initial[BODY]))
     (start, middle), (_, end) = rows
     assert torch.equal(start[BODY], middle[BODY])
     assert not torch.equal(start[HEAD], middle[HEAD])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain_baselines import LR, client, federation, isolated, losses, message, network, run, sizes, survives
+from plain_baselines import LR, a_client, federation, isolated, losses, message, network, run, sizes, survives
 from torch import nn
 from torch.nn import functional as F
 
-from fedkin.local import batches
+from fedkin.client.training import batches
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedrod import FedRoD, frequencies, linear_head
 from fedkin.protocol import Message
@@ -30,15 +30,15 @@ def paper(rounds, *, gamma, start="zero", hyper=None, hidden=4):
     for round in range(1, rounds + 1):
         answers, hypers = [], []
         for i in range(6):
-            me = client(i, round=round, net=net)
-            counts = torch.tensor([float((me.data.y == c).sum()) for c in range(10)])
+            client = a_client(i, round=round, net=net)
+            counts = torch.tensor([float((client.data.y == c).sum()) for c in range(10)])
             net.load(model)
             net.train()
             phi = phis.get(i, torch.zeros(count) if start == "zero" else model[-count:]).clone().requires_grad_()
             if hyper is not None:
                 maker, a = made(hyper, counts / counts.sum(), hidden, count)
             for epoch in range(2):
-                for x, y in batches(me, epoch=epoch):
+                for x, y in batches(client, epoch=epoch):
                     z = torch.relu(module.fc1(x.flatten(1)))
                     g = module.fc2(z)
                     balanced = torch.zeros(())
@@ -53,7 +53,7 @@ def paper(rounds, *, gamma, start="zero", hyper=None, hidden=4):
                     with torch.no_grad():
                         for p, s in [*zip(module.parameters(), slopes), *zip(own, own_slopes)]:
                             p -= LR * s
-            answers.append(net.row())
+            answers.append(net.vector())
             phis[i] = phi.detach()
             if hyper is not None:
                 hypers.append(nn.utils.parameters_to_vector(maker.parameters()).detach())
@@ -125,7 +125,9 @@ def test_the_personal_loss_trains_the_personal_part_alone(hyper):
     row = network().initial
     extra = torch.randn(10 * 32 + 32 + 170 * 33, generator=torch.Generator().manual_seed(0))
     back = [
-        method.local(client(state={"phi": k * torch.ones(170)}), Message((row, k * extra) if hyper else (row,))).body[0]
+        method.local(a_client(state={"phi": k * torch.ones(170)}), Message((row, k * extra) if hyper else (row,))).body[
+            0
+        ]
         for k in (0.0, 0.1)
     ]
     assert torch.equal(*back)
@@ -135,11 +137,11 @@ def test_phi_stays_and_a_zero_phi_is_the_generic_model():
     got = run(FedRoD(), rounds=1)
     assert set(got.state) == {"model", "share"}
     assert got.summary["bytes_up"] == 6 * 4 * network().layout.size
-    me = client()
-    method, row = FedRoD(), me.net.initial
-    model = method.personal(me, message(row), lambda: None)
-    me.net.load(row)
-    assert torch.equal(method.predict(me, model, me.data.x), me.net(me.data.x))
+    client = a_client()
+    method, row = FedRoD(), client.net.initial
+    model = method.personal(client, message(row), lambda: None)
+    client.net.load(row)
+    assert torch.equal(method.predict(client, model, client.data.x), client.net(client.data.x))
 
 
 def test_it_needs_a_linear_head():

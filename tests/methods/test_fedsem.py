@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import sgd
-from fedkin.maths.centres import means, squared_to
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
+from fedkin.maths.centers import means, squared_to
 from fedkin.methods.fedsem import FedSEM
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Replies, Server, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Replies, Server, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -30,22 +30,22 @@ def paper(fed, answered, first, *, clusters, size, looked_at, mu):
     net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
     where = slice(None) if looked_at is None else net.layout.positions(looked_at)
     n = [len(split.train) if size else 1 for split in fed.splits]
-    centres = [net.initial.clone() for _ in range(clusters)]
+    centers = [net.initial.clone() for _ in range(clusters)]
     label, models = dict(enumerate(first)), {}
     for t, back in enumerate(answered, start=1):
         for i in back:
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
-            start = centres[label[i]]
-            models[i] = sgd(me, start, pull=lambda w, c=start: mu * (w - c))
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            start = centers[label[i]]
+            models[i] = sgd(client, start, regularizer_gradient=lambda w, c=start: mu * (w - c))
         if t > 1:
             for i, w in models.items():  # E-step
-                apart = [float(((w - c)[where].double() ** 2).sum()) for c in centres]
+                apart = [float(((w - c)[where].double() ** 2).sum()) for c in centers]
                 label[i] = int(np.argmin(apart))
         for k in range(clusters):  # M-step
             mine = [i for i in models if label[i] == k]
             if mine:
-                centres[k] = sum(n[i] * models[i] for i in mine) / sum(n[i] for i in mine)
-    return torch.stack(centres), label
+                centers[k] = sum(n[i] * models[i] for i in mine) / sum(n[i] for i in mine)
+    return torch.stack(centers), label
 
 
 @pytest.mark.parametrize(
@@ -62,22 +62,22 @@ def test_golden(fed, fields):
     server_.rng = lambda *tag: np.random.default_rng([5, tag[0], 0x5E21, *tag[1:]])
     first = method.init(server_)["labels"].tolist()
     assert sorted(np.bincount(first).tolist()) == [3, 3]  # balanced
-    centres, label = paper(
+    centers, label = paper(
         fed, answered, first, clusters=2, size=method.weighting == "size",
         looked_at=method.layers or None, mu=method.mu,
     )  # fmt: skip
-    np.testing.assert_allclose(got.state["centres"], centres, atol=1e-5)
+    np.testing.assert_allclose(got.state["centers"], centers, atol=1e-5)
     assert got.state["labels"].tolist() == [label[i] for i in range(6)]
 
 
 # ---- the two steps
-def test_a_sweep_never_increases_the_multi_centre_loss():
+def test_a_sweep_never_increases_the_multi_center_loss():
     torch.manual_seed(0)
-    rows, centres = torch.randn(20, 5), torch.randn(4, 5)
-    before = float(squared_to(rows, centres).min(1).values.sum())
+    rows, centers = torch.randn(20, 5), torch.randn(4, 5)
+    before = float(squared_to(rows, centers).min(1).values.sum())
     for _ in range(5):
-        centres = means(rows, squared_to(rows, centres).argmin(1), torch.ones(20), centres)
-        after = float(squared_to(rows, centres).min(1).values.sum())
+        centers = means(rows, squared_to(rows, centers).argmin(1), torch.ones(20), centers)
+        after = float(squared_to(rows, centers).min(1).values.sum())
         assert after <= before + 1e-9
         before = after
 
@@ -95,7 +95,7 @@ def merged(method, state, answers, order=None):
     return method.merge(state, Message(), Replies(ids, torch.ones(len(ids)), (rows,), torch.arange(len(ids)), 0))
 
 
-def test_blobs_are_found_whatever_the_order_and_an_empty_centre_stays():
+def test_blobs_are_found_whatever_the_order_and_an_empty_center_stays():
     blobs = {i: [10.0 * (i % 2), 0.1 * i] for i in range(7)}
     method = FedSEM(clusters=2)
     start = state = other = method.init(server(7, [0.0, 0.0]))
@@ -111,14 +111,14 @@ def test_blobs_are_found_whatever_the_order_and_an_empty_centre_stays():
 
 
 # ---- reductions
-def test_one_centre_is_fedavg(fed):
+def test_one_center_is_fedavg(fed):
     ours = run(FedSEM(clusters=1, weighting="size"), fed)
-    np.testing.assert_allclose(ours.state["centres"][0], run("fedavg", fed).state["model"], atol=1e-6)
+    np.testing.assert_allclose(ours.state["centers"][0], run("fedavg", fed).state["model"], atol=1e-6)
 
 
-def test_as_many_centres_as_clients_is_local_training(fed):
+def test_as_many_centers_as_clients_is_local_training(fed):
     ours, alone = run(FedSEM(clusters=6), fed), run("local", fed)
-    # the centre that would be sent after a round is the client's own model
+    # the center that would be sent after a round is the client's own model
     want = alone.history.values("personal_loss", round=3)
     assert len(want) == 6
     assert ours.history.values("personal_loss", round=3) == pytest.approx(want, rel=1e-5)
@@ -138,7 +138,7 @@ def test_losses_arrivals_and_resume(fed, tmp_path):
     run(method, fed, **{**changes, "rounds": 2}, out=tmp_path, checkpoint_every=1)
     assert equal(straight.state, run(method, fed, **changes, out=tmp_path, checkpoint_every=1).state)
     np.testing.assert_allclose(method.mixing(straight.state).sum(1), 1, atol=1e-5)
-    size = 4 * straight.state["centres"].shape[1]
+    size = 4 * straight.state["centers"].shape[1]
     assert {r.value for m in ("bytes_up", "bytes_down") for r in straight.history.select(m)} == {size}
 
 

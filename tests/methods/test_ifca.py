@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import evaluate, gradient, sgd
+from fedkin.client.evaluate import evaluate, gradient
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods.ifca import IFCA, choose
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -38,9 +39,9 @@ def paper(fed, answered, *, clusters, averaging, share, size):
         for i in back:
             losses = [evaluate(net, theta, fed.data(i).train)[1] for theta in thetas]
             identity[i] = int(np.argmin(losses))  # line 5
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
             start = thetas[identity[i]]
-            came[i] = gradient(net, start, fed.data(i).train)[0] if averaging == "gradient" else sgd(me, start)
+            came[i] = gradient(net, start, fed.data(i).train)[0] if averaging == "gradient" else sgd(client, start)
         n = {i: len(fed.splits[i].train) if size else 1 for i in back}
         new = []
         for j, theta in enumerate(thetas):
@@ -98,16 +99,16 @@ def test_one_full_batch_step_is_a_gradient_step_of_another_size():
     np.testing.assert_allclose(by_model.state["models"], scaled, atol=1e-5)
 
 
-def test_a_good_start_finds_the_groups_and_a_tie_goes_to_the_first(make_me):
+def test_a_good_start_finds_the_groups_and_a_tie_goes_to_the_first(make_client):
     """Labels of the second group are shifted: a model trained in one group is bad in the other."""
-    me = make_me(epochs=8, lr=0.2, batch_size=8)
-    good = sgd(me, me.net.initial)
+    client = make_client(epochs=8, lr=0.2, batch_size=8)
+    good = sgd(client, client.net.initial)
     shifted = good.clone()
-    piece = next(p for p in me.net.layout.pieces if p.start == int(me.net.layout.head[0]))
+    piece = next(p for p in client.net.layout.pieces if p.start == int(client.net.layout.head[0]))
     shifted[piece.start : piece.stop] = -good[piece.start : piece.stop]
-    assert choose(me, Message(shared=(torch.stack([shifted, good]),)))[1] == 1
-    assert choose(me, Message(shared=(torch.stack([good, shifted]),)))[1] == 0
-    assert choose(me, Message(shared=(torch.stack([good, good, good]),)))[1] == 0
+    assert choose(client, Message(shared=(torch.stack([shifted, good]),)))[1] == 1
+    assert choose(client, Message(shared=(torch.stack([good, shifted]),)))[1] == 0
+    assert choose(client, Message(shared=(torch.stack([good, good, good]),)))[1] == 0
 
 
 def test_from_a_good_start_every_client_finds_its_group():
@@ -115,12 +116,12 @@ def test_from_a_good_start_every_client_finds_its_group():
     fed = fedkin.federate("digits", partition="topology", nodes=3, clients=6, samples_per_client=60, seed=3)
     net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
 
-    def me(client):
-        return Me({}, fed.data(client), client, net, Training(0.1, 10, 8))
+    def client(client_id):
+        return Client({}, fed.data(client_id), client_id, net, Training(0.1, 10, 8))
 
     truth = fed.groups.tolist()
-    models = torch.stack([sgd(me(truth.index(group)), net.initial) for group in range(3)])
-    assert [choose(me(client), Message(shared=(models,)))[1] for client in range(6)] == truth
+    models = torch.stack([sgd(client(truth.index(group)), net.initial) for group in range(3)])
+    assert [choose(client(client_id), Message(shared=(models,)))[1] for client_id in range(6)] == truth
 
 
 def test_personal_is_the_chosen_model_as_sent(fed):

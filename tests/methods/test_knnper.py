@@ -1,4 +1,4 @@
-"""kNN-Per in plain loops, its reductions to FedAvg, and the neighbours by hand."""
+"""kNN-Per in plain loops, its reductions to FedAvg, and the neighbors by hand."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from plain_baselines import client, federation, isolated, losses, message, network, run, survives
+from plain_baselines import a_client, federation, isolated, losses, message, network, run, survives
 
-from fedkin.maths.neighbours import neighbour_probabilities
+from fedkin.maths.neighbors import neighbor_probabilities
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.knnper import KNNPer
-from fedkin.store import equal
+from fedkin.results.store import equal
 
 
 def vote(f, stored, labels, k, scale, squared, classes=10):
@@ -63,48 +63,48 @@ def test_it_is_the_papers_algorithm(lam, squared):
 
 
 @pytest.mark.parametrize("off", [{"lam": 0.0, "choose": False}, {"capacity": 0.0}])
-def test_without_neighbours_it_is_fedavg(off):
+def test_without_neighbors_it_is_fedavg(off):
     a, b = run(KNNPer(**off)), run(FedAvg())
     assert a.history.values("personal", round=3) == b.history.values("personal", round=3)
     for i, value in losses(b).items():
         assert losses(a)[i] == pytest.approx(value, rel=1e-5)
 
 
-def test_neighbours():
+def test_neighbors():
     rng = np.random.default_rng(0)
     stored, labels = torch.from_numpy(rng.normal(size=(30, 4))).float(), torch.from_numpy(rng.integers(0, 3, 30))
     rows = torch.from_numpy(rng.normal(size=(5, 4))).float()
     options = {"k": 7, "classes": 3, "scale": 1.0, "squared": False}
-    p = neighbour_probabilities(rows, stored, labels, **options)
+    p = neighbor_probabilities(rows, stored, labels, **options)
     assert torch.allclose(p.sum(1), torch.ones(5))
     for f, got in zip(rows, p):
         assert got.numpy() == pytest.approx(
             vote(f.numpy(), stored.numpy(), labels.tolist(), 7, 1.0, False, 3), rel=1e-4
         )
     turn = torch.from_numpy(np.linalg.qr(rng.normal(size=(4, 4)))[0]).float()
-    assert torch.allclose(neighbour_probabilities(rows @ turn, stored @ turn, labels, **options), p, atol=1e-5)
-    itself = neighbour_probabilities(stored, stored, labels, **{**options, "k": 1})
-    assert torch.equal(itself.argmax(1), labels), "one neighbour remembers the stored rows"
-    everyone = neighbour_probabilities(rows, stored[:3], labels[:3], **options)
+    assert torch.allclose(neighbor_probabilities(rows @ turn, stored @ turn, labels, **options), p, atol=1e-5)
+    itself = neighbor_probabilities(stored, stored, labels, **{**options, "k": 1})
+    assert torch.equal(itself.argmax(1), labels), "one neighbor remembers the stored rows"
+    everyone = neighbor_probabilities(rows, stored[:3], labels[:3], **options)
     assert torch.allclose(everyone.sum(1), torch.ones(5)), "k beyond what is stored"
-    far = neighbour_probabilities(rows + 1e4, stored, labels, **options)
+    far = neighbor_probabilities(rows + 1e4, stored, labels, **options)
     assert torch.allclose(far.sum(1), torch.ones(5)), "no 0 / 0 far away"
 
 
 def test_ties_go_to_the_lower_row():
     stored, labels = torch.zeros(3, 2), torch.tensor([2, 0, 1])
-    p = neighbour_probabilities(torch.ones(1, 2), stored, labels, k=1, classes=3, scale=1.0, squared=False)
+    p = neighbor_probabilities(torch.ones(1, 2), stored, labels, k=1, classes=3, scale=1.0, squared=False)
     assert p.tolist() == [[0.0, 0.0, 1.0]]
 
 
 def test_capacity_and_choice():
-    me = client()
-    row = me.net.initial
-    model = KNNPer(capacity=0.5).personal(me, message(row), lambda: None)
-    assert len(model["labels"]) == len(model["features"]) == round(0.5 * len(me.data.y))
+    client = a_client()
+    row = client.net.initial
+    model = KNNPer(capacity=0.5).personal(client, message(row), lambda: None)
+    assert len(model["labels"]) == len(model["features"]) == round(0.5 * len(client.data.y))
     assert 0 <= float(model["lam"]) <= 1
     none = replace(federation(), splits=tuple(replace(s, validation=s.validation[:0]) for s in federation().splits))
-    alone = KNNPer(lam=0.3).personal(client(fed=none), message(row), lambda: None)
+    alone = KNNPer(lam=0.3).personal(a_client(fed=none), message(row), lambda: None)
     assert float(alone["lam"]) == pytest.approx(0.3), "no validation rows: the field's λ"
 
 

@@ -14,13 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from plain_baselines import LR, SEED, client, federation, losses, network, run
+from plain_baselines import LR, SEED, a_client, federation, losses, network, run
 from torch import nn
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import batches, evaluate, sgd
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches, sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods import METHODS, method
 from fedkin.methods.cfl import CFL
 from fedkin.methods.clusterfl_kmeans import ClusterFLKMeans
@@ -36,32 +37,32 @@ from fedkin.methods.pfedme import PFedMe
 from fedkin.methods.scaffold import Scaffold
 from fedkin.methods.sfl import SFL
 from fedkin.models.network import Network, build
-from fedkin.protocol import Me, Message, Replies, Reply, Server, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Replies, Reply, Server, Training
+from fedkin.results.store import equal
 
 # One name for each class: variants share its code.
 EACH = sorted({entry.target: name for name, entry in reversed(METHODS.items())}.values())
 
-# ---- a regulariser without a gradient (PFLlib's FedAMP, the official SFL, kwon1585/FedAMP)
+# ---- a regularizer without a gradient (PFLlib's FedAMP, the official SFL, kwon1585/FedAMP)
 
 
-def proximal(centre, strength, *, dead):
+def proximal(center, strength, *, dead):
     def loss(net, x, y):
         w = torch.cat([(p.data if dead else p).reshape(-1) for p in net.parameters])
-        return F.cross_entropy(net(x), y) + strength / 2 * ((w - centre) ** 2).sum()
+        return F.cross_entropy(net(x), y) + strength / 2 * ((w - center) ** 2).sum()
 
     return loss
 
 
 def test_a_term_built_from_data_has_a_value_and_no_effect():
-    me = client()
-    centre = torch.zeros(me.net.layout.parameters)
-    x, y = me.data.x, me.data.y
-    dead, alive = proximal(centre, 1.0, dead=True), proximal(centre, 1.0, dead=False)
+    client = a_client()
+    center = torch.zeros(client.net.layout.parameters)
+    x, y = client.data.x, client.data.y
+    dead, alive = proximal(center, 1.0, dead=True), proximal(center, 1.0, dead=False)
     with torch.no_grad():
-        assert dead(me.net, x, y) == alive(me.net, x, y), "the loss value cannot tell them apart"
-    start = me.net.initial
-    without, faulty, right = (sgd(me, start, loss=f) for f in (proximal(centre, 0.0, dead=False), dead, alive))
+        assert dead(client.net, x, y) == alive(client.net, x, y), "the loss value cannot tell them apart"
+    start = client.net.initial
+    without, faulty, right = (sgd(client, start, loss=f) for f in (proximal(center, 0.0, dead=False), dead, alive))
     assert torch.equal(faulty, without)
     assert not torch.allclose(right, without, atol=1e-2)
 
@@ -71,23 +72,23 @@ def near(name, strength):
     net = network()
     sent = net.initial + 0.05 * torch.randn(net.layout.size, generator=torch.Generator().manual_seed(1))
     own = net.initial.clone()
-    me = client(net=net)
+    client = a_client(net=net)
     if name == "fedprox":
-        return FedProx(mu=strength).local(me, Message((sent,))).body[0], sent
+        return FedProx(mu=strength).local(client, Message((sent,))).body[0], sent
     if name == "fedamp":
-        me = me._replace(state={"model": own})
-        return FedAMP(lam=strength, start="local").local(me, Message(own=(sent,))).body[0], sent
+        client = client._replace(state={"model": own})
+        return FedAMP(lam=strength, start="local").local(client, Message(own=(sent,))).body[0], sent
     if name == "pfedme":
-        reply = PFedMe(lam=strength, inner_lr=0.02).local(me, Message((sent,), (torch.tensor(True),)))
+        reply = PFedMe(lam=strength, inner_lr=0.02).local(client, Message((sent,), (torch.tensor(True),)))
         return reply.state["theta"], sent
     if name == "ditto":
-        return Ditto(lam=strength).local(me._replace(state={"model": own}), Message((sent,))).state["model"], sent
+        return Ditto(lam=strength).local(client._replace(state={"model": own}), Message((sent,))).state["model"], sent
     if name == "clusterfl-kmeans":
-        me = me._replace(state={"model": own})
-        return ClusterFLKMeans(lam=strength, start="own").local(me, Message(own=(sent,))).body[0], sent
+        client = client._replace(state={"model": own})
+        return ClusterFLKMeans(lam=strength, start="own").local(client, Message(own=(sent,))).body[0], sent
     if name == "sfl":
         both = Message((sent,), (sent,))
-        return SFL(pull_personal=strength, pull_global=strength).local(me, both).body[0], sent
+        return SFL(pull_personal=strength, pull_global=strength).local(client, both).body[0], sent
     raise KeyError(name)
 
 
@@ -126,15 +127,15 @@ def test_fedprox_with_mu_zero_is_fedavg():
 
 
 class StalePersonal(PFedMe):
-    def personal(self, me, message, trained):
-        return me.net.initial  # what `clients_personalized_model_params` holds from beginning to end
+    def personal(self, client, message, trained):
+        return client.net.initial  # what `clients_personalized_model_params` holds from beginning to end
 
 
 class OldStart(PFedMe):
-    def local(self, me, message):
+    def local(self, client, message):
         # evaluation left θ loaded in the client: the inner loop goes on from there instead of from w_t
-        start = me.state.get("theta", message.shared[0])
-        return super().local(me, Message((start,), message.own))
+        start = client.state.get("theta", message.shared[0])
+        return super().local(client, Message((start,), message.own))
 
 
 def test_a_personal_model_that_is_never_written_back_stays_as_it_was():
@@ -148,11 +149,11 @@ def test_a_personal_model_that_is_never_written_back_stays_as_it_was():
 
 def test_a_round_of_pfedme_starts_at_the_received_model():
     old = network().initial + 1.0
-    me = client(lr=0.01)
-    message = Message((me.net.initial.clone(),), (torch.tensor(True),))
+    client = a_client(lr=0.01)
+    message = Message((client.net.initial.clone(),), (torch.tensor(True),))
 
     def depends(kind):
-        fresh, stale = (kind().local(me._replace(state=s), message) for s in ({}, {"theta": old}))
+        fresh, stale = (kind().local(client._replace(state=s), message) for s in ({}, {"theta": old}))
         return not equal(fresh.body, stale.body)
 
     assert depends(OldStart)
@@ -202,8 +203,8 @@ class Leaky(FedAH):
 
     worker: dict = {}
 
-    def local(self, me, message):
-        done = super().local(me._replace(state=dict(self.worker)), message)
+    def local(self, client, message):
+        done = super().local(client._replace(state=dict(self.worker)), message)
         self.worker.update(done.state)
         return done
 
@@ -220,12 +221,12 @@ class ByHand:
     def run(self, function, message):
         replies = {}
         for i in self.order:
-            me = Me(
+            client = Client(
                 self.states.get(i, self.method.init_client()), self.fed.data(i), client_seed(SEED, self.t, i), self.net,
                 self.training,
             )  # fmt: skip
-            torch.manual_seed(me.seed)
-            done = getattr(self.method, function.__name__)(me, message.row(i))
+            torch.manual_seed(client.seed)
+            done = getattr(self.method, function.__name__)(client, message.for_position(i))
             self.states[i], replies[i] = done.state, done.body
         rows = [replies[i] for i in sorted(replies)]
         body = tuple(
@@ -281,10 +282,10 @@ def test_batch_norm_of_fedbn_stays_with_its_client():
 
 
 class LocalInDisguise(FedAMP):
-    def local(self, me, message):
-        centre = message.own[0][: me.net.layout.parameters]
-        loss = proximal(centre, self.lam / self.alpha, dead=True)
-        trained = sgd(me, me.state.get("model", me.net.initial), loss=loss)
+    def local(self, client, message):
+        center = message.own[0][: client.net.layout.parameters]
+        loss = proximal(center, self.lam / self.alpha, dead=True)
+        trained = sgd(client, client.state.get("model", client.net.initial), loss=loss)
         return Reply({"model": trained}, (trained,))
 
 
@@ -301,11 +302,11 @@ def test_fedamp_with_a_dead_term_is_local_training_and_ours_is_not():
 
 
 def test_drop_last_leaves_small_clients_untrained():
-    me = client(batch_size=1000)
-    dropping = [rows for rows in batches(me, epoch=0) if len(rows.y) == me.training.batch_size]
+    client = a_client(batch_size=1000)
+    dropping = [rows for rows in batches(client, epoch=0) if len(rows.y) == client.training.batch_size]
     assert dropping == [], "no batch is whole, so there is no step"
-    assert not torch.equal(sgd(me, me.net.initial), me.net.initial)
-    assert sum(len(rows.y) for rows in batches(client(batch_size=8), epoch=0)) == len(me.data.y)
+    assert not torch.equal(sgd(client, client.net.initial), client.net.initial)
+    assert sum(len(rows.y) for rows in batches(a_client(batch_size=8), epoch=0)) == len(client.data.y)
 
 
 @functools.cache
@@ -331,7 +332,7 @@ def faulty_average(rows, weights, parameters):
 
 def test_the_first_clients_statistics_for_everybody():
     net = Network(build(with_batch_norm, SEED), federation().example)
-    rows = torch.stack([FedAvg().local(client(i, net=net), Message((net.initial,))).body[0] for i in range(6)])
+    rows = torch.stack([FedAvg().local(a_client(i, net=net), Message((net.initial,))).body[0] for i in range(6)])
     count, weights = net.layout.parameters, federation().sizes / federation().sizes.sum()
     turned = torch.arange(6).flip(0)
     faulty = [faulty_average(rows[o], weights[o], count) for o in (torch.arange(6), turned)]
@@ -350,17 +351,17 @@ def test_the_first_clients_statistics_for_everybody():
 
 
 class Forgetful(Scaffold):
-    def local(self, me, message):
-        done = super().local(me._replace(state={}), message)
+    def local(self, client, message):
+        done = super().local(client._replace(state={}), message)
         return Reply({}, done.body)
 
 
 class EpochsForSteps(Scaffold):
-    def local(self, me, message):
+    def local(self, client, message):
         x, c = message.shared
-        y = super().local(me, message).body[0]
-        mine = me.state.get("control", torch.zeros_like(c))
-        new = mine - c + (x - y) / (me.training.epochs * me.training.lr)
+        y = super().local(client, message).body[0]
+        mine = client.state.get("control", torch.zeros_like(c))
+        new = mine - c + (x - y) / (client.training.epochs * client.training.lr)
         return Reply({"control": new}, (y, new - mine))
 
 
@@ -406,10 +407,10 @@ class Peeking(IFCA):
     def sees_test(self):
         return True
 
-    def local(self, me, message):
-        values = [evaluate(me.net, m, me.data.test)[1] for m in message.shared[0]]
+    def local(self, client, message):
+        values = [evaluate(client.net, m, client.data.test)[1] for m in message.shared[0]]
         best = values.index(min(values))
-        return Reply({}, (sgd(me, message.shared[0][best]), torch.tensor(best, dtype=torch.int32)))
+        return Reply({}, (sgd(client, message.shared[0][best]), torch.tensor(best, dtype=torch.int32)))
 
 
 @pytest.fixture(scope="module")
@@ -435,4 +436,4 @@ def test_test_rows_have_no_say(name, other_tests):
 
 def test_a_client_cannot_look_at_its_test_rows():
     with pytest.raises(PermissionError, match="scorer"):
-        _ = client().data.test
+        _ = a_client().data.test

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain_baselines import LR, client, federation, gradient, isolated, losses, network, run, sizes, survives
+from plain_baselines import LR, a_client, federation, gradient, isolated, losses, network, run, sizes, survives
 
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.steps import last_layers
+from fedkin.client.training import batches
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedper import FedPer
 from fedkin.methods.lg_fedavg import LGFedAvg
 from fedkin.methods.local import Local
-from fedkin.steps import last_layers
 
 LOW, TOP = slice(0, 64 * 16 + 16), slice(64 * 16 + 16, None)
 
@@ -22,10 +23,10 @@ def paper(rounds, warm, weights):
     for round in range(1, rounds + 1):
         answers = []
         for i in range(6):
-            me = client(i, round=round, net=net)
+            client = a_client(i, round=round, net=net)
             row = torch.cat([own.get(i, model[LOW]), model[TOP]])
             for epoch in range(2):
-                for x, y in batches(me, epoch=epoch):
+                for x, y in batches(client, epoch=epoch):
                     row = row - LR * gradient(net, row, x, y)
             answers.append(row)
             if round > warm:
@@ -63,8 +64,8 @@ def test_a_lost_reply_does_not_take_a_clients_own_layers_away():
     method = LGFedAvg(warm_rounds=1)
     sent = method.send({"round": 1, "model": net.initial, "global": torch.arange(1040, 1210), "has": torch.zeros(1)},
                        torch.tensor([0]))  # fmt: skip
-    me = client(0, net=net, state={"layers": torch.full((1040,), 0.25)})
-    assert torch.equal(method.personal(me, sent.row(0), lambda: None)[LOW], me.state["layers"])
+    client = a_client(0, net=net, state={"layers": torch.full((1040,), 0.25)})
+    assert torch.equal(method.personal(client, sent.for_position(0), lambda: None)[LOW], client.state["layers"])
 
 
 def test_its_ends():

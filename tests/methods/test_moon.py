@@ -11,13 +11,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import batches
+from fedkin.client.training import batches
+from fedkin.engine.runner import client_seed
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.moon import MOON, contrast, features
 from fedkin.models.network import Network, build
-from fedkin.protocol import Me, Message, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 2, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -45,20 +45,20 @@ def paper(fed, rounds, *, mu, tau, buffer=1):
     for t in range(1, rounds + 1):
         trained = []
         for i in range(len(fed)):
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 2, 8))
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 2, 8))
             local = copy.deepcopy(glob)
-            optimiser = torch.optim.SGD(local.parameters(), lr=0.1)
+            optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
             for epoch in range(2):
-                for x, y in batches(me, epoch=epoch):
+                for x, y in batches(client, epoch=epoch):
                     z = local[:-1](x)
                     with torch.no_grad():
                         z_glob, z_prev = glob[:-1](x), [p[:-1](x) for p in previous[i]]
                     up = torch.exp(F.cosine_similarity(z, z_glob) / tau)
                     down = up + sum(torch.exp(F.cosine_similarity(z, p) / tau) for p in z_prev)
                     l_con = -torch.log(up / down).mean()  # eq. (3)
-                    optimiser.zero_grad()
+                    optimizer.zero_grad()
                     (F.cross_entropy(local[-1](z), y) + mu * l_con).backward()  # eq. (4)
-                    optimiser.step()
+                    optimizer.step()
             trained.append(local)
             previous[i] = [local, *(previous[i] if t > 1 else [])][
                 :buffer
@@ -127,11 +127,11 @@ def test_training_holds_features_near_the_received_model(fed):
     """The term's effect, not its value: with it, features end nearer to the received and farther from the previous."""
     net = Network(make(), fed.example)
     received, previous = net.initial.clone(), torch.randn(1, net.layout.size, generator=torch.manual_seed(0)) * 0.3
-    me = Me({"previous": previous}, fed.data(0), 3, net, Training(0.1, 4, 8))
-    x = me.data.x
+    client = Client({"previous": previous}, fed.data(0), 3, net, Training(0.1, 4, 8))
+    x = client.data.x
 
     def gap(mu):
-        row = MOON(mu=mu).local(me, Message((received,))).body[0]
+        row = MOON(mu=mu).local(client, Message((received,))).body[0]
         z = features(net, row, x)
         return [float(F.cosine_similarity(z, features(net, m, x)).mean()) for m in (received, previous[0])]
 
@@ -142,11 +142,11 @@ def test_training_holds_features_near_the_received_model(fed):
 def test_the_previous_model_is_the_clients_own(fed):
     """State isolation: what one client trained is not what another one holds itself away from."""
     net = Network(make(), fed.example)
-    mine = [Me({}, fed.data(i), 3, net, Training(0.1, 1, 8)) for i in (0, 1)]
-    first = [MOON().local(me, Message((net.initial,))) for me in mine]
-    for me, reply in zip(mine, first):
+    mine = [Client({}, fed.data(i), 3, net, Training(0.1, 1, 8)) for i in (0, 1)]
+    first = [MOON().local(client, Message((net.initial,))) for client in mine]
+    for client, reply in zip(mine, first):
         assert equal(reply.state["previous"], reply.body[0][None])
-        again = MOON().local(me._replace(state=reply.state), Message((net.initial,)))
+        again = MOON().local(client._replace(state=reply.state), Message((net.initial,)))
         assert not equal(again.body[0], reply.body[0])
     assert not equal(first[0].state["previous"], first[1].state["previous"])
 

@@ -10,7 +10,7 @@ from plain_baselines import (
     BATCH,
     EPOCHS,
     LR,
-    client,
+    a_client,
     federation,
     gradient,
     losses,
@@ -22,12 +22,13 @@ from plain_baselines import (
 )
 from torch.nn import functional as F
 
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.steps import OTHER_EPOCHS
+from fedkin.client.training import batches
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.perfedavg import PerFedAvg
-from fedkin.protocol import Rows
-from fedkin.steps import OTHER_EPOCHS
-from fedkin.store import equal
+from fedkin.protocol import Examples
+from fedkin.results.store import equal
 
 ALPHA, DELTA = 0.1, 0.05
 
@@ -39,10 +40,10 @@ def paper(rounds, variant):
     for round in range(1, rounds + 1):
         answers = []
         for i in range(6):
-            me = client(i, round=round, net=net)
+            client = a_client(i, round=round, net=net)
             w = model.clone()
             for epoch in range(EPOCHS):
-                three = [list(batches(me, epoch=epoch + k * OTHER_EPOCHS)) for k in (1, 0, 2)]
+                three = [list(batches(client, epoch=epoch + k * OTHER_EPOCHS)) for k in (1, 0, 2)]
                 for d, d1, d2 in zip(*three):
                     u = w - ALPHA * gradient(net, w, *d)
                     v = gradient(net, u, *d1)
@@ -63,8 +64,8 @@ def test_it_is_the_papers_algorithm(variant):
     assert torch.allclose(got.state["model"], want, atol=2e-5)
     assert not torch.allclose(want, paper(3, "hf" if variant == "fo" else "fo"), atol=2e-4)
     net = network()
-    me = client(0, round=4, net=net)
-    d = next(batches(me, epoch=OTHER_EPOCHS))
+    client = a_client(0, round=4, net=net)
+    d = next(batches(client, epoch=OTHER_EPOCHS))
     adapted = want - ALPHA * gradient(net, want, *d)  # one step on training rows, then test
     assert losses(got)[0] == pytest.approx(evaluate(net, adapted, federation().test(0))[1], rel=1e-3)
     received = got.history.values("received_loss", round=3)[0]
@@ -96,29 +97,29 @@ class Quadratic:
     def __init__(self):
         torch.manual_seed(0)
         root = torch.randn(4, 4)
-        self.hessian, self.centre = root @ root.t() / 4, torch.randn(4)
+        self.hessian, self.center = root @ root.t() / 4, torch.randn(4)
         self.trainable, self.parameters = torch.zeros(4), []
 
     def gradients(self, x, y, loss, parameters):
-        return [self.hessian @ (self.trainable - self.centre)]
+        return [self.hessian @ (self.trainable - self.center)]
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1.0, 50.0])
 def test_hf_on_a_quadratic_is_exact_for_any_delta(delta):
     net, w, alpha = Quadratic(), torch.ones(4), 0.2
-    me = SimpleNamespace(net=net)
-    rows = Rows(torch.zeros(1), torch.zeros(1))
-    h, c, eye = net.hessian, net.centre, torch.eye(4)
+    client = SimpleNamespace(net=net)
+    rows = Examples(torch.zeros(1), torch.zeros(1))
+    h, c, eye = net.hessian, net.center, torch.eye(4)
     u = w - alpha * h @ (w - c)
     v = h @ (u - c)
     assert torch.allclose(v, h @ (eye - alpha * h) @ (w - c), atol=1e-5)
-    hv = PerFedAvg(variant="hf", delta=delta)._curvature(me, w, v, rows)
+    hv = PerFedAvg(variant="hf", delta=delta)._curvature(client, w, v, rows)
     assert torch.allclose(v - alpha * hv, (eye - alpha * h) @ h @ (eye - alpha * h) @ (w - c), atol=1e-3)
 
 
 def test_hf_approaches_the_exact_meta_gradient():
     net = smooth()
-    x, y = client().data.x[:12], client().data.y[:12]
+    x, y = a_client().data.x[:12], a_client().data.y[:12]
     module, row = net.module, net.initial
     v = torch.randn(net.layout.parameters, generator=torch.Generator().manual_seed(1))
     net.load(row)
@@ -127,7 +128,7 @@ def test_hf_approaches_the_exact_meta_gradient():
     exact = torch.cat([p.reshape(-1) for p in product])
 
     def error(delta):
-        got = PerFedAvg(variant="hf", delta=delta)._curvature(SimpleNamespace(net=net), row, v, Rows(x, y))
+        got = PerFedAvg(variant="hf", delta=delta)._curvature(SimpleNamespace(net=net), row, v, Examples(x, y))
         return float((got - exact).norm() / exact.norm())
 
     assert error(1e-3) < 0.02 < error(30.0)
@@ -135,10 +136,10 @@ def test_hf_approaches_the_exact_meta_gradient():
 
 def test_rate_zero_leaves_the_model():
     net = network()
-    me = client(0, net=net, lr=0.0)
+    client = a_client(0, net=net, lr=0.0)
     start = net.initial.clone()
     for variant in ("fo", "hf"):
-        assert torch.equal(PerFedAvg(variant=variant).local(me, message(start)).body[0], start)
+        assert torch.equal(PerFedAvg(variant=variant).local(client, message(start)).body[0], start)
 
 
 def test_adaptation_has_no_effect_on_the_federation():
@@ -157,8 +158,8 @@ def test_it_survives(tmp_path):
 
 
 def test_batches_of_the_three_streams_differ():
-    me = client()
-    firsts = [next(batches(me, epoch=k * OTHER_EPOCHS)).x for k in range(3)]
+    client = a_client()
+    firsts = [next(batches(client, epoch=k * OTHER_EPOCHS)).x for k in range(3)]
     assert len(firsts[0]) == BATCH
     assert not torch.equal(firsts[0], firsts[1])
     assert not torch.equal(firsts[1], firsts[2])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plain_baselines import client, federation, isolated, losses, network, run, sizes, survives
+from plain_baselines import a_client, federation, isolated, losses, network, run, sizes, survives
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fedkin.local import batches, evaluate
-from fedkin.maths.gaussian import kl, kl_gradient, kl_gradient_other
-from fedkin.methods.pfedbayes import PFedBayes
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches
+from fedkin.methods.pfedbayes import PFedBayes, kl, kl_gradient, kl_gradient_other
 from fedkin.protocol import Message
 
 RATE = 0.01
@@ -47,14 +47,14 @@ def paper(rounds, *, zeta, beta, updates, weights):
     for round in range(1, rounds + 1):
         answers = []
         for i in range(6):
-            me = client(i, round=round, net=net)
+            client = a_client(i, round=round, net=net)
             mean, rho = (v.clone().requires_grad_() for v in q.get(i, w))
             local = [v.clone().requires_grad_() for v in w]
             own, theirs = Adam(mean, rho), Adam(*local)
-            draw = torch.Generator().manual_seed(me.seed)
-            share = zeta / -(-len(me.data.y) // 8)
+            draw = torch.Generator().manual_seed(client.seed)
+            share = zeta / -(-len(client.data.y) // 8)
             for epoch in range(2):
-                for x, y in batches(me, epoch=epoch):
+                for x, y in batches(client, epoch=epoch):
                     for _ in range(updates):
                         theta = mean + F.softplus(rho) * torch.randn(count, generator=draw)
                         named = {p.name: theta[p.start : p.stop].view(p.shape) for p in pieces}
@@ -103,7 +103,7 @@ def test_divergence_and_its_gradients():
         assert all(bool((g == 0).all()) for g in gradient(m1, r1, m1, r1)), "q = w: exactly zero, or Adam would step"
 
 
-def test_the_minimiser_over_w_is_q():
+def test_the_minimizer_over_w_is_q():
     torch.manual_seed(1)
     mean, rho, w_mean, w_rho = (torch.randn(5, dtype=torch.double) for _ in range(4))
     for _ in range(4000):
@@ -116,7 +116,7 @@ def test_the_minimiser_over_w_is_q():
 def local(method, **training):
     net = network()
     sent = Message(shared=(net.initial.clone(), torch.full((net.layout.parameters,), -2.5)))
-    return method.local(client(0, net=net, **training), sent), sent
+    return method.local(a_client(0, net=net, **training), sent), sent
 
 
 def test_without_divergence_the_global_one_never_moves():
@@ -129,27 +129,27 @@ def test_without_divergence_the_global_one_never_moves():
 def test_without_noise_it_is_a_plain_network_and_rho_feels_no_data():
     done, sent = local(PFedBayes(noise=0.0, zeta=0.0))
     assert torch.equal(done.state["rho"], sent.shared[1])
-    me = client(0, state=done.state)
+    client = a_client(0, state=done.state)
     method = PFedBayes(noise=0.0, samples=3)
-    model = method.personal(me, sent, lambda: None)
-    me.net.load(done.state["model"])
-    me.net.eval()
+    model = method.personal(client, sent, lambda: None)
+    client.net.load(done.state["model"])
+    client.net.eval()
     assert torch.allclose(
-        F.softmax(method.predict(me, model, me.data.x), 1), F.softmax(me.net(me.data.x), 1), atol=1e-6
+        F.softmax(method.predict(client, model, client.data.x), 1), F.softmax(client.net(client.data.x), 1), atol=1e-6
     )
 
 
 def test_drawn_networks_average_their_probabilities():
-    me = client(0)
+    client = a_client(0)
     method = PFedBayes(samples=4)
-    sent = Message(shared=(me.net.initial.clone(), torch.full((me.net.layout.parameters,), -2.5)))
-    drawn = method.personal(me, sent, lambda: None)["models"]
-    assert 0.06 < float((drawn - me.net.initial).std()) < 0.1, "softplus(−2.5) = 0.079"
+    sent = Message(shared=(client.net.initial.clone(), torch.full((client.net.layout.parameters,), -2.5)))
+    drawn = method.personal(client, sent, lambda: None)["models"]
+    assert 0.06 < float((drawn - client.net.initial).std()) < 0.1, "softplus(−2.5) = 0.079"
     each = []
     for row in drawn:
-        me.net.load(row)
-        each.append(F.softmax(me.net(me.data.x), 1))
-    got = F.softmax(method.predict(me, {"models": drawn}, me.data.x), 1)
+        client.net.load(row)
+        each.append(F.softmax(client.net(client.data.x), 1))
+    got = F.softmax(method.predict(client, {"models": drawn}, client.data.x), 1)
     assert torch.allclose(got, sum(each) / 4, atol=1e-5)
 
 

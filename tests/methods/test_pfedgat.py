@@ -10,14 +10,14 @@ import torch
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import sgd
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods import METHODS
 from fedkin.methods.pfedgat import PFedGAT
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Replies, Server, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Replies, Server, Training
+from fedkin.results.store import equal
 
 NAMES = [name for name in METHODS if name.startswith("pfedgat")]
 SETTINGS = {"rounds": 4, "lr": 0.1, "epochs": 1, "batch_size": 16, "seed": 5, "engine": "serial"}
@@ -54,7 +54,7 @@ def server(fed, net):
 def allocation(method, parameters, models):
     """eq. (3) to (7), client by client and pair by pair."""
     n = len(models)
-    if method.features == "centred":
+    if method.features == "centered":
         models = [theta - sum(models) / n for theta in models]
     h = []
     for theta in models:
@@ -88,13 +88,13 @@ def paper(method, fed, answered, tilts):
     for t, ids in enumerate(answered, start=1):
         models, losses, slopes = {}, {}, {}
         for i in ids:
-            me = Me({}, fed.data(i), client_seed(SETTINGS["seed"], t, i), net, training)
+            client = Client({}, fed.data(i), client_seed(SETTINGS["seed"], t, i), net, training)
             if i in last:
                 net.load(received[i])
-                loss = F.cross_entropy(net.module.eval()(me.data.validation.x), me.data.validation.y)
+                loss = F.cross_entropy(net.module.eval()(client.data.validation.x), client.data.validation.y)
                 losses[i] = float(loss.detach())
                 slopes[i] = torch.cat([g.flatten() for g in torch.autograd.grad(loss, net.parameters)]).double()
-            models[i] = sgd(me, received[i])
+            models[i] = sgd(client, received[i])
             if method.feedback == "delta" and i in last:
                 slopes[i] = (received[i] - models[i]).double()
         pair = method.feedback == "scalar" and t % 2 == 1  # rounds 1, 3: + is sent; 2, 4: −
@@ -141,10 +141,10 @@ def paper(method, fed, answered, tilts):
     [
         PFedGAT(heads=2, hidden=3, gat_lr=0.5),
         PFedGAT(heads=2, hidden=3, gat_lr=0.5, feedback="delta"),
-        PFedGAT(heads=2, hidden=3, attention="gatv2", features="centred", gat_optimizer="adam", prior=0.2),
-        PFedGAT(heads=2, hidden=3, attention="gatv2", features="centred", gat_lr=0.02, feedback="scalar"),
+        PFedGAT(heads=2, hidden=3, attention="gatv2", features="centered", gat_optimizer="adam", prior=0.2),
+        PFedGAT(heads=2, hidden=3, attention="gatv2", features="centered", gat_lr=0.02, feedback="scalar"),
     ],
-    ids=["printed", "delta", "gatv2 centred adam prior", "scalar"],
+    ids=["printed", "delta", "gatv2 centered adam prior", "scalar"],
 )
 def test_every_round_is_that_of_the_paper(method, fed):
     changes = {"participation": 0.7, "lost": 0.15, "rounds": 5}
@@ -165,17 +165,17 @@ def test_every_round_is_that_of_the_paper(method, fed):
     assert all(float((results[-1].state["gat"][k] - start[k]).abs().max()) > 1e-5 for k in start)
 
 
-# ---- a toy: client i wants to be at the centre of its group, L_i = ½‖θ − c_i‖²
+# ---- a toy: client i wants to be at the center of its group, L_i = ½‖θ − c_i‖²
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
 
 
 class Toy:
-    """Six clients in two groups, whose models lie near the centres of their groups; the server's hooks by hand."""
+    """Six clients in two groups, whose models lie near the centers of their groups; the server's hooks by hand."""
 
     def __init__(self, method, seed=0):
         g = torch.Generator().manual_seed(seed)
-        self.centres = torch.randn(2, 40, generator=g)[GROUPS]
-        self.models = self.centres + 0.3 * torch.randn(6, 40, generator=g)
+        self.centers = torch.randn(2, 40, generator=g)[GROUPS]
+        self.models = self.centers + 0.3 * torch.randn(6, 40, generator=g)
         layout = network_of_forty().layout
         ids = torch.arange(6)
         self.fed = Server(ids, torch.ones(6), 2, seed, 1.0, Training(), layout, lambda k: torch.zeros(40))
@@ -184,7 +184,7 @@ class Toy:
     def round(self, state, number):
         """Feedback on what was sent, and the same models again; for "delta" the trained ones follow the gradient."""
         sent = self.method.send(state, self.fed.ids)
-        slope = sent.own[0] - self.centres
+        slope = sent.own[0] - self.centers
         loss = slope.square().sum(1, keepdim=True) / 2
         had = len(state["nodes"]) > 0
         body = (self.models, loss if had else loss[:, :0], slope if had else slope[:, :0])
@@ -198,7 +198,7 @@ class Toy:
         """L of the untilted mix of the models with these parameters, eq. (9)."""
         h = self.method._inputs({"parameters": 40, "seed": 0}, self.models)
         R = self.method._heads(gat, self.fed.ids, h).mean(0)
-        return float((R @ self.models - self.centres).square().sum() / 2), R
+        return float((R @ self.models - self.centers).square().sum() / 2), R
 
 
 def network_of_forty():
@@ -209,7 +209,7 @@ def network_of_forty():
 @pytest.mark.parametrize("feedback", ["gradient", "delta", "scalar"])
 def test_one_step_in_every_mode_lowers_the_loss_on_two_groups(feedback, attention):
     """In "scalar" a step is right on average: the tilts are random."""
-    method = PFedGAT(attention=attention, features="centred", feedback=feedback, gat_lr=1e-3, perturbation=0.1)
+    method = PFedGAT(attention=attention, features="centered", feedback=feedback, gat_lr=1e-3, perturbation=0.1)
     drops = []
     for seed in range(10):
         toy = Toy(method, seed)
@@ -226,7 +226,7 @@ def test_one_step_in_every_mode_lowers_the_loss_on_two_groups(feedback, attentio
         assert min(drops) > 0
 
 
-def test_gatv2_on_centred_models_finds_the_groups_and_the_printed_attention_cannot():
+def test_gatv2_on_centered_models_finds_the_groups_and_the_printed_attention_cannot():
     same = GROUPS[:, None] == GROUPS[None]
     found = {}
     for name in ("pfedgat", "pfedgat-v2", "pfedgat-direct"):
@@ -248,7 +248,7 @@ def test_permuting_the_clients_permutes_everything(name):
     toy = Toy(method)
     order = torch.tensor([4, 0, 3, 5, 1, 2])
     other = Toy(method)
-    other.models, other.centres = toy.models[order], toy.centres[order]
+    other.models, other.centers = toy.models[order], toy.centers[order]
     one, two = method.init(toy.fed), method.init(toy.fed)
     for number in range(4):
         one, two = toy.round(one, number), other.round(two, number)

@@ -10,15 +10,16 @@ import torch
 from scipy.optimize import minimize
 
 import fedkin
+from fedkin.client.evaluate import gradient
+from fedkin.client.training import sgd
 from fedkin.data.digits import load
-from fedkin.engine.work import client_seed
-from fedkin.local import gradient, sgd
+from fedkin.engine.runner import client_seed
 from fedkin.maths.peers import on_simplex
 from fedkin.methods.pfedgraph import PFedGraph
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 
@@ -52,12 +53,12 @@ def paper(fed, answered, *, graph_lam, lam, sign):
     for t, back in enumerate(answered, start=1):
         for i in back:
 
-            def pull(w, u=sent[i]):
+            def regularizer_gradient(w, u=sent[i]):
                 w = w.clone().requires_grad_()
                 return torch.autograd.grad(sign * lam * torch.cosine_similarity(w, u, dim=0), w)[0]
 
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
-            models[i] = sgd(me, sent[i], pull=pull)
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            models[i] = sgd(client, sent[i], regularizer_gradient=regularizer_gradient)
         heard = sorted(models)
         p = np.array([len(fed.splits[j].train) for j in heard], float)
         p /= p.sum()
@@ -107,17 +108,17 @@ def test_a_stiff_graph_is_fedavg_and_a_loose_one_is_each_alone(fed):
     np.testing.assert_allclose(loose.state["graph"], torch.eye(5), atol=1e-6)
 
 
-def test_the_cosine_pulls_nearer(make_me):
-    me = make_me(batch_size=10_000, lr=0.1, epochs=2)
-    u = me.net.initial
+def test_the_cosine_pulls_nearer(make_client):
+    client = make_client(batch_size=10_000, lr=0.1, epochs=2)
+    u = client.net.initial
     near, plain, away = (
-        PFedGraph(lam=lam, official_sign=sign).local(me, Message(own=(u,))).body[0]
+        PFedGraph(lam=lam, official_sign=sign).local(client, Message(own=(u,))).body[0]
         for lam, sign in ((5.0, False), (0.0, False), (5.0, True))
     )
     cosines = [float(torch.cosine_similarity(w, u, dim=0)) for w in (near, plain, away)]
     assert cosines[0] > cosines[1] > cosines[2]
-    slope, _ = gradient(me.net, u, me.data.train)
-    one = make_me(batch_size=10_000, lr=0.1, epochs=1)
+    slope, _ = gradient(client.net, u, client.data.train)
+    one = make_client(batch_size=10_000, lr=0.1, epochs=1)
     first = PFedGraph(lam=5.0).local(one, Message(own=(u,))).body[0]
     np.testing.assert_allclose(first, u - 0.1 * slope, atol=1e-5)  # at u itself the cosine is at its largest
 

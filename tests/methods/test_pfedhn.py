@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import gradient, sgd
-from fedkin.maths.hypernetwork import clipped, hypernetwork, produced, pulled_back
+from fedkin.client.evaluate import gradient
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods.pfedhn import PFedHN
+from fedkin.methods.pfedhn.hypernetwork import clipped, hypernetwork, produced, pulled_back
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Replies, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Replies, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 SMALL = {"hidden": 10, "depth": 1}
@@ -91,7 +92,7 @@ def test_golden(fed, method, participation):
     made = torch.tensor([p for p in range(net.layout.size) if not method.personal_head or p not in set(head.tolist())])
     sizes = [p.stop - p.start for p in net.layout.pieces if p.start in set(made.tolist())]
     hyper = HyperNetwork(initial_state(method, fed), sizes)
-    optimiser = torch.optim.SGD(hyper.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-3)
+    optimizer = torch.optim.SGD(hyper.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-3)
     heads = {}
     for t in (1, 2, 3):
         back = [r.client for r in got.history.select("bytes_up", round=t)]
@@ -101,17 +102,17 @@ def test_golden(fed, method, participation):
             row = net.initial.clone()
             row[head] = heads.get(i, row[head])
             row[made] = theta[i]
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
-            trained = sgd(me, row, steps=method.inner_steps or None)
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            trained = sgd(client, row, steps=method.inner_steps or None)
             delta[i] = theta[i] - trained[made]
             heads[i] = trained[head].clone()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         for n, i in enumerate(back):
             hyper(i).backward(delta[i])
             if method.step == "each" or n == len(back) - 1:
                 nn.utils.clip_grad_norm_(hyper.parameters(), method.clip)
-                optimiser.step()
-                optimiser.zero_grad()
+                optimizer.step()
+                optimizer.zero_grad()
     sent = method.send(got.state, torch.arange(5)).own[0]
     np.testing.assert_allclose(sent, torch.stack([hyper(i) for i in range(5)]).detach(), atol=2e-5)
     assert {r.value for m in ("bytes_up", "bytes_down") for r in got.history.select(m)} == {4 * len(made)}
@@ -119,15 +120,15 @@ def test_golden(fed, method, participation):
 
 
 # ---- the chain rule
-def test_one_inner_step_is_a_gradient_step_of_the_hypernetwork(make_me):
+def test_one_inner_step_is_a_gradient_step_of_the_hypernetwork(make_client):
     """K = 1: the vector pulled back is η ∂F/∂φ."""
-    me = make_me(batch_size=10_000, lr=0.3, epochs=1)
+    client = make_client(batch_size=10_000, lr=0.3, epochs=1)
     torch.manual_seed(0)
-    net = hypernetwork(embedding=3, hidden=16, depth=1, outputs=me.net.layout.parameters, seed=0)
+    net = hypernetwork(embedding=3, hidden=16, depth=1, outputs=client.net.layout.parameters, seed=0)
     table = torch.randn(2, 3)
     theta = produced(net, table[1])
-    slope, _ = gradient(me.net, theta, me.data.train)
-    got, embeddings = pulled_back(net, table, 1, theta - sgd(me, theta))
+    slope, _ = gradient(client.net, theta, client.data.train)
+    got, embeddings = pulled_back(net, table, 1, theta - sgd(client, theta))
     want, want_embeddings = pulled_back(net, table, 1, 0.3 * slope)
     for name in want:
         np.testing.assert_allclose(got[name], want[name], atol=1e-5)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from plain_baselines import (
     LR,
-    client,
+    a_client,
     federation,
     gradient,
     isolated,
@@ -20,7 +20,8 @@ from plain_baselines import (
     survives,
 )
 
-from fedkin.local import batches, evaluate, sgd
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches, sgd
 from fedkin.methods.pfedme import PFedMe
 from fedkin.protocol import Message
 
@@ -34,10 +35,10 @@ def paper(rounds, *, lam, k, inner_lr, beta, warm, weights, chosen=None):
     for round in range(1, rounds + 1):
         answers = []
         for i in range(6):
-            me = client(i, round=round, net=net)
+            client = a_client(i, round=round, net=net)
             w, theta = model.clone(), model.clone()
             for epoch in range(2):
-                for x, y in batches(me, epoch=epoch):
+                for x, y in batches(client, epoch=epoch):
                     theta = theta if warm else w.clone()
                     for _ in range(k):
                         theta = theta - inner_lr * (gradient(net, theta, x, y) + lam * (theta - w))
@@ -77,7 +78,7 @@ def test_all_work_and_only_the_chosen_are_averaged():
 
 
 def local(method, start, *, net=None, **training):
-    return method.local(client(0, net=net, **training), Message(shared=(start,), own=(YES,)))
+    return method.local(a_client(0, net=net, **training), Message(shared=(start,), own=(YES,)))
 
 
 def test_the_envelopes_gradient():
@@ -85,9 +86,9 @@ def test_the_envelopes_gradient():
     net = smooth()
     whole = {"batch_size": 1000, "epochs": 1}
     done = local(PFedMe(lam=15.0, inner_steps=400, inner_lr=0.03), net.initial, net=smooth(), **whole)
-    me = client(0, **whole)
+    client = a_client(0, **whole)
     theta, w0 = done.state["theta"], net.initial
-    x, y = next(batches(me, epoch=0))
+    x, y = next(batches(client, epoch=0))
     assert torch.allclose(15.0 * (w0 - theta), gradient(net, theta, x, y), atol=1e-4)
     assert torch.allclose(done.body[0], w0 - LR * 15.0 * (w0 - theta), atol=1e-6)
 
@@ -109,7 +110,7 @@ def test_a_large_lambda_is_a_step_of_sgd():
     net = smooth()
     whole = {"batch_size": 1000, "epochs": 1, "lr": 0.001}
     got = local(PFedMe(lam=1000.0, inner_lr=0.0005, inner_steps=100), net.initial, net=smooth(), **whole).body[0]
-    want = sgd(client(0, net=net, **whole), net.initial.clone())
+    want = sgd(a_client(0, net=net, **whole), net.initial.clone())
     assert (got - want).norm() < 0.05 * (want - net.initial).norm()
 
 
@@ -139,4 +140,4 @@ def test_clients_states_are_their_own():
 
 def test_a_newcomer_uses_the_received_model():
     net = network()
-    assert PFedMe().personal(client(0, net=net), message(net.initial, YES), lambda: None) is not None
+    assert PFedMe().personal(a_client(0, net=net), message(net.initial, YES), lambda: None) is not None

@@ -12,15 +12,16 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import batches, evaluate, sgd
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches, sgd
+from fedkin.engine.runner import client_seed
 from fedkin.maths.mixing import average
 from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.pflic import PFLIC, within
+from fedkin.methods.pflic.method import PFLIC, within
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Replies, Server, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Replies, Server, Training
+from fedkin.results.store import equal
 
 LR, BATCH, SEED = 0.1, 8, 4
 
@@ -44,7 +45,7 @@ def fed():
     """Twelve clients of unlike sizes, three for each of the four rotations."""
     made = fedkin.federate("digits", partition="rotated", clients=12, samples_per_client=60, seed=3)
     splits = tuple(
-        fedkin.federation.Split(s.train[: len(s.train) - 2 * (client % 5)], s.validation, s.test)
+        fedkin.data.federation.Split(s.train[: len(s.train) - 2 * (client % 5)], s.validation, s.test)
         for client, s in enumerate(made.splits)
     )
     return fedkin.Federation(made.arrays, made.partition, splits, made.description)
@@ -82,14 +83,14 @@ class Plain:
         with torch.no_grad():
             return float(F.cross_entropy(self.module(self.data[client].x), self.data[client].y))
 
-    def train(self, weights, client, round):
+    def train(self, weights, client_id, round):
         self.module.load_state_dict(weights)
-        me = Me({}, self.data[client], client_seed(SEED, round, client), self.net, Training(LR, 1, BATCH))
-        optimiser = torch.optim.SGD(self.module.parameters(), lr=LR)
-        for x, y in batches(me, epoch=0):
-            optimiser.zero_grad()
+        client = Client({}, self.data[client_id], client_seed(SEED, round, client_id), self.net, Training(LR, 1, BATCH))
+        optimizer = torch.optim.SGD(self.module.parameters(), lr=LR)
+        for x, y in batches(client, epoch=0):
+            optimizer.zero_grad()
             F.cross_entropy(self.module(x), y).backward()
-            optimiser.step()
+            optimizer.step()
         return {k: v.clone() for k, v in self.module.state_dict().items()}
 
     def mean(self, trained, clients):
@@ -197,9 +198,9 @@ def test_without_sharing_and_selection_it_is_ifca_to_the_bit(fed):
     for t in range(1, 9):  # IFCA, option II (model averaging)
         members = {i: [] for i in range(3)}
         for j in range(12):
-            me = Me({}, fed.data(j), client_seed(SEED, t, j), plain.net, Training(LR, 1, BATCH))
+            client = Client({}, fed.data(j), client_seed(SEED, t, j), plain.net, Training(LR, 1, BATCH))
             losses = [evaluate(plain.net, model, fed.data(j).train)[1] for model in models]
-            members[losses.index(min(losses))].append((j, sgd(me, models[losses.index(min(losses))])))
+            members[losses.index(min(losses))].append((j, sgd(client, models[losses.index(min(losses))])))
         for i, found in members.items():
             if found:
                 n = torch.tensor([plain.n[j] for j, _ in found], dtype=torch.double)
@@ -514,14 +515,14 @@ def test_a_stopped_run_goes_on_with_the_same_bits(fed, tmp_path):
 
 
 # ---- local steps, layers, errors
-def test_local_steps_are_batches(make_me):
-    me = make_me(batch_size=16, lr=0.05, epochs=2)
-    start = me.net.initial
-    shared = within(me.net.layout, ("-1",))
+def test_local_steps_are_batches(make_client):
+    client = make_client(batch_size=16, lr=0.05, epochs=2)
+    start = client.net.initial
+    shared = within(client.net.layout, ("-1",))
     message = Message(shared=(start[shared], start[~shared][None]))
-    per_epoch = -(-len(me.data.y) // 16)
+    per_epoch = -(-len(client.data.y) // 16)
     for number, same in ((0, 2 * per_epoch), (per_epoch + 3, per_epoch + 3), (1, 1)):
-        assert equal(PFLIC(local_steps=number).local(me, message).body[0], sgd(me, start, steps=same))
+        assert equal(PFLIC(local_steps=number).local(client, message).body[0], sgd(client, start, steps=same))
 
 
 def test_layers_are_named_or_numbered(small, fed):

@@ -10,14 +10,15 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import batches, gradient, sgd
+from fedkin.client.evaluate import gradient
+from fedkin.client.training import batches, sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.scaffold import Scaffold
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Data, Me, Message, Replies, Rows, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Data, Examples, Message, Replies, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 2, "batch_size": 8, "seed": 5, "engine": "serial", "model": "mlp"}
 
@@ -55,13 +56,13 @@ def paper(fed, participants, *, server_lr=1.0, option="II"):
     for t, chosen in enumerate(participants, start=1):
         ways, changes = [], []
         for i in chosen:
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(lr, epochs, size))
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(lr, epochs, size))
             y, K = x.clone(), 0
             for epoch in range(epochs):
-                for batch in batches(me, epoch=epoch):
+                for batch in batches(client, epoch=epoch):
                     y = y - lr * (slope(y, batch) - c_i[i] + c)  # eq. (3)
                     K += 1
-            new = slope(x, me.data.train) if option == "I" else c_i[i] - c + (x - y) / (K * lr)  # eq. (4)
+            new = slope(x, client.data.train) if option == "I" else c_i[i] - c + (x - y) / (K * lr)  # eq. (4)
             ways.append(y - x)
             changes.append(new - c_i[i])
             c_i[i] = new
@@ -112,9 +113,11 @@ class Site:
         self.net = Network(nn.Linear(2, 2), torch.zeros(1, 2))
         self.tables, self.training = tables, Training(batch_size=10_000, **training)
 
-    def me(self, client, state, round=1):
+    def client(self, client, state, round=1):
         rows = self.tables[client]
-        return Me(state, Data(lambda: rows, lambda: rows, 2), client_seed(0, round, client), self.net, self.training)
+        return Client(
+            state, Data(lambda: rows, lambda: rows, 2), client_seed(0, round, client), self.net, self.training
+        )
 
     def run(self, method, rounds):
         from types import SimpleNamespace
@@ -127,7 +130,7 @@ class Site:
         state, private = method.init(server), [{} for _ in n]
         for t in range(1, rounds + 1):
             sent = method.send(state, ids)
-            done = [method.local(self.me(i, private[i], t), Message(sent.shared)) for i in ids.tolist()]
+            done = [method.local(self.client(i, private[i], t), Message(sent.shared)) for i in ids.tolist()]
             private = [d.state for d in done]
             body = tuple(torch.stack(parts) for parts in zip(*(d.body for d in done)))
             state = method.merge(state, sent, Replies(ids, n, body, ids, 0))
@@ -143,7 +146,7 @@ class Site:
 def unlike():
     generator = torch.Generator().manual_seed(0)
     x = [torch.randn(30, 2, generator=generator) * scale for scale in (0.5, 1.0, 3.0)]
-    return [Rows(a, (a @ torch.tensor(d) > 0).long()) for a, d in zip(x, [[1.0, 0.3], [-0.2, 1.0], [0.8, -1.0]])]
+    return [Examples(a, (a @ torch.tensor(d) > 0).long()) for a, d in zip(x, [[1.0, 0.3], [-0.2, 1.0], [0.8, -1.0]])]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -175,8 +178,8 @@ def test_identical_clients_have_nothing_to_correct(unlike):
 def test_the_correction_reaches_every_step_and_the_reply_is_the_change_of_the_control(unlike):
     site = Site(unlike, lr=0.2, epochs=3)
     x, c, mine = site.net.initial.clone(), torch.full((6,), 0.3), torch.arange(6) / 10
-    reply = Scaffold().local(site.me(0, {"control": mine}), Message((x, c)))
-    assert not torch.allclose(reply.body[0], sgd(site.me(0, {}), x), atol=1e-2)
+    reply = Scaffold().local(site.client(0, {"control": mine}), Message((x, c)))
+    assert not torch.allclose(reply.body[0], sgd(site.client(0, {}), x), atol=1e-2)
     new = mine - c + (x - reply.body[0]) / (3 * 0.2)
     assert torch.allclose(reply.state["control"], new, atol=1e-5)
     assert torch.allclose(reply.body[1], new - mine, atol=1e-5)

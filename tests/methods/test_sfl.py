@@ -7,14 +7,15 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import gradient, sgd
-from fedkin.maths.graph_learning import constructed, strongest
+from fedkin.client.evaluate import gradient
+from fedkin.client.training import sgd
+from fedkin.engine.runner import client_seed
 from fedkin.methods.sfl import SFL
+from fedkin.methods.sfl.graph_learning import constructed, strongest
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Message, Training
+from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
 GROUPS = (0, 0, 1, 1, 0, 1)
@@ -37,12 +38,12 @@ def paper(fed, answered, *, method):
         heard = list(models) or range(6)
         g = sum(u[i] for i in heard) / len(heard)  # read-out
         for i in back:
-            me = Me({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
+            client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
             if method.official_compat:
-                models[i] = sgd(me, g)
+                models[i] = sgd(client, g)
                 continue
-            pull = lambda w, u=u[i], g=g: method.pull_personal * (w - u) + method.pull_global * (w - g)  # noqa: E731
-            models[i] = sgd(me, u[i], pull=pull)
+            regularizer_gradient = lambda w, u=u[i], g=g: method.pull_personal * (w - u) + method.pull_global * (w - g)  # noqa: E731
+            models[i] = sgd(client, u[i], regularizer_gradient=regularizer_gradient)
         heard = sorted(models)
         models = {i: models[i] for i in heard}
         moved = {i: (models[i] - net.initial).double() for i in heard}
@@ -52,7 +53,7 @@ def paper(fed, answered, *, method):
                 row = {j: float(method.groups[i] == method.groups[j]) for j in heard}
             else:
                 row = {j: max(0.0, float(moved[i] @ moved[j] / moved[i].norm() / moved[j].norm())) for j in heard}
-                best = sorted(row, key=lambda j: -row[j])[: method.neighbours]
+                best = sorted(row, key=lambda j: -row[j])[: method.neighbors]
                 row = {j: row[j] for j in best}
             a[i] = {j: v / sum(row.values()) for j, v in row.items()}
         hat = {i: models[i].double() for i in heard}
@@ -67,7 +68,7 @@ def paper(fed, answered, *, method):
 @pytest.mark.parametrize(
     "method",
     [
-        SFL(neighbours=3, propagations=2),
+        SFL(neighbors=3, propagations=2),
         SFL(groups=GROUPS, server_step=0.7, pull_personal=0.5, pull_global=0.1),
         SFL(groups=GROUPS, propagations=1, official_compat=True),
     ],
@@ -135,12 +136,12 @@ def test_all_linked_without_pull_is_fedavg_with_equal_weights(fed):
     np.testing.assert_allclose(sent.shared[0], model, atol=1e-6)
 
 
-def test_the_pull_has_a_gradient(make_me):
-    me = make_me(batch_size=10_000, lr=0.1)
-    u = me.net.initial
+def test_the_pull_has_a_gradient(make_client):
+    client = make_client(batch_size=10_000, lr=0.1)
+    u = client.net.initial
     g = u + 0.05 * torch.randn(len(u))
-    got = SFL(pull_personal=0.5, pull_global=2.0).local(me, Message(shared=(g,), own=(u,))).body[0]
-    slope, _ = gradient(me.net, u, me.data.train)
+    got = SFL(pull_personal=0.5, pull_global=2.0).local(client, Message(shared=(g,), own=(u,))).body[0]
+    slope, _ = gradient(client.net, u, client.data.train)
     np.testing.assert_allclose(got, u - 0.1 * (slope + 2.0 * (u - g)), atol=1e-6)
 
 
@@ -154,7 +155,7 @@ def test_losses_arrivals_and_resume(fed, name, tmp_path):
         np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("fields", [{"pull_global": -1.0}, {"neighbours": 0}, {"server_step": 2.0}])
+@pytest.mark.parametrize("fields", [{"pull_global": -1.0}, {"neighbors": 0}, {"server_step": 2.0}])
 def test_wrong_fields_are_named(fields):
     with pytest.raises(ValueError, match=f"{next(iter(fields))}="):
         SFL(**fields)

@@ -8,15 +8,16 @@ import torch
 from torch.nn import functional as F
 
 import fedkin
-from fedkin.engine.work import client_seed
-from fedkin.local import batches, evaluate
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import batches
+from fedkin.engine.runner import client_seed
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedprox import FedProx
 from fedkin.methods.local import Local
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Training
-from fedkin.store import equal
+from fedkin.protocol import Client, Training
+from fedkin.results.store import equal
 
 LR, EPOCHS, BATCH, ROUNDS = 0.1, 2, 8, 3
 
@@ -40,19 +41,19 @@ class Plain:
         self.net = Network(maker("mlp", fed.shape, fed.classes, seed, {})(0), fed.example)
         self.start = {k: v.clone() for k, v in self.module.state_dict().items()}
 
-    def train(self, weights, client, round, *, mu=0.0, epochs=EPOCHS):
+    def train(self, weights, client_id, round, *, mu=0.0, epochs=EPOCHS):
         self.module.load_state_dict(weights)
         training = Training(LR, epochs, BATCH)
-        me = Me({}, self.fed.data(client), client_seed(self.seed, round, client), self.net, training)
-        optimiser = torch.optim.SGD(self.module.parameters(), lr=LR)
-        centre = [p.detach().clone() for p in self.module.parameters()]
+        client = Client({}, self.fed.data(client_id), client_seed(self.seed, round, client_id), self.net, training)
+        optimizer = torch.optim.SGD(self.module.parameters(), lr=LR)
+        center = [p.detach().clone() for p in self.module.parameters()]
         for epoch in range(epochs):
-            for x, y in batches(me, epoch=epoch):
-                optimiser.zero_grad()
+            for x, y in batches(client, epoch=epoch):
+                optimizer.zero_grad()
                 loss = F.cross_entropy(self.module(x), y)
-                proximal = sum(((p - c) ** 2).sum() for p, c in zip(self.module.parameters(), centre))
+                proximal = sum(((p - c) ** 2).sum() for p, c in zip(self.module.parameters(), center))
                 (loss + mu / 2 * proximal).backward()  # FedProx eq. (2)
-                optimiser.step()
+                optimizer.step()
         return {k: v.clone() for k, v in self.module.state_dict().items()}
 
     def row(self, weights):
@@ -143,7 +144,7 @@ def test_one_full_batch_step_of_fedavg_is_central_gradient_descent(fed):
     assert torch.allclose(got, want, atol=1e-6)
 
 
-def test_a_strong_proximal_term_holds_clients_at_the_centre(fed):
+def test_a_strong_proximal_term_holds_clients_at_the_center(fed):
     near = run(FedProx(mu=9.0), fed, rounds=1).state["model"] - Plain(fed).net.initial
     far = run(FedAvg(), fed, rounds=1).state["model"] - Plain(fed).net.initial
     assert near.norm() < 0.5 * far.norm()

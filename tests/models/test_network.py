@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from fedkin.local import batches, sgd
+from fedkin.client.training import batches, sgd
 from fedkin.models.network import Network, build
 
 
@@ -80,16 +80,16 @@ def test_named_tensors_load_into_a_fresh_module(make):
 
 def test_named_tensors_are_copies():
     net = plain(3, 2)
-    row = net.row()
+    row = net.vector()
     net.layout.tensors(row)["0.weight"].zero_()
-    assert torch.equal(row, net.row())
+    assert torch.equal(row, net.vector())
 
 
 def test_a_network_starts_as_its_module():
     module = build(lambda: nn.Linear(3, 2), 0)
     expected = torch.cat([p.detach().flatten().clone() for p in module.parameters()])
     net = Network(module, torch.randn(1, 3))
-    assert torch.equal(net.row(), expected)
+    assert torch.equal(net.vector(), expected)
     assert torch.equal(net.initial, expected)
 
 
@@ -106,16 +106,16 @@ def test_views_stay_bound():
             net.parameters[0].add_(1)
         assert torch.equal(net.flat[: net.parameters[0].numel()], net.parameters[0].detach().flatten())
         net.train()
-        before = net.row()
+        before = net.vector()
         net(torch.randn(4, 1, 8, 8))
-        moved = (net.row() != before).nonzero().flatten()
+        moved = (net.vector() != before).nonzero().flatten()
         assert len(moved), "running statistics are part of the row"
         assert moved.min() >= net.layout.parameters
 
 
 def test_rows_given_out_do_not_change_later():
     net = plain(3, 2)
-    row = net.row()
+    row = net.vector()
     net.load(torch.zeros_like(row))
     assert row.abs().sum() > 0
 
@@ -146,7 +146,7 @@ def test_the_mean_of_rows_is_the_mean_of_running_statistics():
         net.load(net.initial)
         net.train()
         net(torch.randn(16, 1, 8, 8) + shift)
-        rows.append(net.row())
+        rows.append(net.vector())
     means = [net.layout.tensors(row)["body.1.running_mean"] for row in rows]
     net.load(torch.stack(rows).mean(0))
     torch.testing.assert_close(net.module.state_dict()["body.1.running_mean"], (means[0] + means[1]) / 2)
@@ -165,27 +165,27 @@ def test_counters_start_anew_with_each_load():
 
 def test_making_a_network_leaves_running_statistics_alone():
     net = normed()
-    assert torch.equal(net.row(), net.layout.flatten(build(Norm, 0).state_dict()))
+    assert torch.equal(net.vector(), net.layout.flatten(build(Norm, 0).state_dict()))
 
 
 @pytest.mark.parametrize(("batch_size", "sizes"), [(4, [4, 4, 2]), (3, [3, 3, 3, 1])])
-def test_batch_norm_with_a_lone_last_row(make_me, batch_size, sizes):
+def test_batch_norm_with_a_lone_last_row(make_client, batch_size, sizes):
     """One row has no variance: it is seen twice, which changes neither the mean loss nor the gradient."""
-    me = make_me(module=Norm(), batch_size=batch_size)
-    rows = type(me.data.train)(me.data.x[: sum(sizes)], me.data.y[: sum(sizes)])
-    found = list(batches(me, epoch=0, rows=rows))
+    client = make_client(module=Norm(), batch_size=batch_size)
+    rows = type(client.data.train)(client.data.x[: sum(sizes)], client.data.y[: sum(sizes)])
+    found = list(batches(client, epoch=0, rows=rows))
     assert [len(b.y) for b in found] == [max(2, s) for s in sizes]
     if sizes[-1] == 1:
         assert torch.equal(found[-1].x[0], found[-1].x[1])
-    net = me.net
+    net = client.net
     net.train()
     assert all(torch.isfinite(g).all() for b in found for g in net.gradients(b.x, b.y % 3, None, net.parameters))
 
 
-def test_without_batch_norm_a_lone_row_stays_alone(make_me):
-    me = make_me(batch_size=3)
-    rows = type(me.data.train)(me.data.x[:4], me.data.y[:4])
-    assert [len(b.y) for b in batches(me, epoch=0, rows=rows)] == [3, 1]
+def test_without_batch_norm_a_lone_row_stays_alone(make_client):
+    client = make_client(batch_size=3)
+    rows = type(client.data.train)(client.data.x[:4], client.data.y[:4])
+    assert [len(b.y) for b in batches(client, epoch=0, rows=rows)] == [3, 1]
 
 
 # ---- dropout
@@ -290,14 +290,16 @@ def test_frozen_parts_take_no_gradient_and_are_given_back():
         assert all(p.requires_grad for p in net.parameters)
 
 
-def test_frozen_batch_norm_does_not_move(make_me):
-    me = make_me(module=nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)), lr=0.1)
-    net, start = me.net, me.net.initial
+def test_frozen_batch_norm_does_not_move(make_client):
+    client = make_client(
+        module=nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)), lr=0.1
+    )
+    net, start = client.net, client.net.initial
     with net.frozen(net.layout.body):
-        trained = sgd(me, start)
+        trained = sgd(client, start)
     assert torch.equal(trained[net.layout.body], start[net.layout.body])
     assert not torch.equal(trained[net.layout.head], start[net.layout.head])
-    free = sgd(me, start)
+    free = sgd(client, start)
     assert not torch.equal(free[net.layout.parameters :], start[net.layout.parameters :]), "momentum is given back"
 
 
@@ -327,19 +329,19 @@ def test_a_module_without_parameters_is_refused():
         Network(nn.Flatten(), torch.randn(1, 3))
 
 
-def test_parameters_that_the_user_froze_stay_frozen(make_me):
+def test_parameters_that_the_user_froze_stay_frozen(make_client):
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
     module[1].requires_grad_(False)
-    me = make_me(module=module, weight_decay=0.1, momentum=0.5)
-    with me.net.frozen(me.net.layout.positions(("1",))):
+    client = make_client(module=module, weight_decay=0.1, momentum=0.5)
+    with client.net.frozen(client.net.layout.positions(("1",))):
         pass
-    trained = sgd(me, me.net.initial)
-    fixed = me.net.layout.positions(("1",))
-    assert torch.equal(trained[fixed], me.net.initial[fixed])
-    assert not torch.equal(trained, me.net.initial)
+    trained = sgd(client, client.net.initial)
+    fixed = client.net.layout.positions(("1",))
+    assert torch.equal(trained[fixed], client.net.initial[fixed])
+    assert not torch.equal(trained, client.net.initial)
 
 
-def test_parameters_that_are_not_used_have_no_gradient(make_me):
+def test_parameters_that_are_not_used_have_no_gradient(make_client):
     class Spare(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -349,10 +351,10 @@ def test_parameters_that_are_not_used_have_no_gradient(make_me):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.out(x.flatten(1))
 
-    me = make_me(module=Spare())
-    trained = sgd(me, me.net.initial)
-    spare = me.net.layout.positions(("spare",))
-    assert torch.equal(trained[spare], me.net.initial[spare])
+    client = make_client(module=Spare())
+    trained = sgd(client, client.net.initial)
+    spare = client.net.layout.positions(("spare",))
+    assert torch.equal(trained[spare], client.net.initial[spare])
 
 
 # ---- what it costs

@@ -153,7 +153,7 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name)
 
-    def centre(self, selector: str) -> tuple[float, float]:
+    def center(self, selector: str) -> tuple[float, float]:
         """Scroll an element into view; the place of its middle."""
         box = self.run(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import fedkin
-from fedkin.history import History
 from fedkin.report import page as report
+from fedkin.results.history import History
 from tests.report.conftest import METHODS
 
 SECTIONS = ("result", "learning", "relation", "benefit", "clients", "costs", "made")
@@ -95,7 +95,7 @@ def test_every_method_and_panel_is_drawn(opened, address):
 @pytest.mark.parametrize(
     ("method", "panels"),
     [
-        ("fedcedar", ["Clusters over rounds", "Graph between cluster centres", "Does it find kin?"]),
+        ("fedcedar", ["Clusters over rounds", "Graph between cluster centers", "Does it find kin?"]),
         ("pflic", ["Identities over rounds", "Participation and utility"]),
         ("pfedgat", ["Attention of each head"]),
         ("dcpfl", ["Dendrogram and cut", "Loss, and what became of it", "Radius of curvature r(t)"]),
@@ -147,16 +147,16 @@ def test_hover_and_arrow_keys_show_the_client(opened, address):
     page = opened(address)
     choose(page, "fedavg")
     tip = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
-    page.hover(*page.centre('.graph .node[data-client="3"]'))
+    page.hover(*page.center('.graph .node[data-client="3"]'))
     told = page.wait(tip)
     assert "client 3" in told
     assert "training rows" in told
     assert "hidden group" in told
     page.hover(2, 2)
     page.wait(f"!({tip})")
-    page.hover(*page.centre("#matrix"))
+    page.hover(*page.center("#matrix"))
     assert "takes from client" in page.wait(tip) or "keeps of its own" in page.run(tip)
-    page.hover(*page.centre("#gain-bars .target"))
+    page.hover(*page.center("#gain-bars .target"))
     assert "gain" in page.wait(tip)
     page.run("document.querySelector('.graph').focus()")
     page.key("ArrowRight")
@@ -167,8 +167,8 @@ def test_hover_and_arrow_keys_show_the_client(opened, address):
     assert page.run(tip) == ""
 
 
-def luminance(colour: str) -> float:
-    rgb = np.array([int(v) for v in re.findall(r"\d+", colour)[:3]]) / 255
+def luminance(color: str) -> float:
+    rgb = np.array([int(v) for v in re.findall(r"\d+", color)[:3]]) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
@@ -177,7 +177,7 @@ def luminance(colour: str) -> float:
 def test_light_and_dark(opened, address, dark):
     page = opened(address, dark=dark)
 
-    def colours():
+    def colors():
         found = [page.run(f"getComputedStyle(document.body).{p}") for p in ("backgroundColor", "color")]
         found.append(page.run("getComputedStyle(document.querySelector('.note')).color"))
         return [luminance(c) for c in found]
@@ -185,13 +185,13 @@ def test_light_and_dark(opened, address, dark):
     def contrast(a, b):
         return (max(a, b) + 0.05) / (min(a, b) + 0.05)
 
-    paper, ink, soft = colours()
+    paper, ink, soft = colors()
     assert (paper < ink) == dark
     assert contrast(paper, ink) > 7
     assert contrast(paper, soft) > 4.5
     matrix = page.run("document.getElementById('matrix').toDataURL()")
     page.run("document.getElementById('theme').click()")
-    paper, ink, soft = colours()
+    paper, ink, soft = colors()
     assert (paper > ink) == dark, "the button switches"
     assert contrast(paper, soft) > 4.5
     assert page.run("document.getElementById('matrix').toDataURL()") != matrix, "charts follow"
@@ -252,7 +252,7 @@ def test_hostile_names_are_shown_and_not_run(opened, tmp_path):
     shown = {row[0] for row in table(page, "#clients details")[1:]}
     assert shown == set(HOSTILE)
     for node in range(4):
-        page.hover(*page.centre(f'.graph .node[data-client="{node}"]'))
+        page.hover(*page.center(f'.graph .node[data-client="{node}"]'))
         assert any(name in page.wait("document.getElementById('tip').textContent") for name in HOSTILE)
     assert HOSTILE[0] in page.run("document.getElementById('title').textContent")
     assert page.run("document.getElementById('bibtex').textContent") == HOSTILE[1]

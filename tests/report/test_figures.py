@@ -18,7 +18,7 @@ def test_a_comparison_has_all_figures(comparison, tmp_path):
     assert "clusters-pflic-clusters=2-restarts=1-stable_rounds=2" in names
 
 
-def test_lines_are_the_measured_means_and_differ_without_colour(comparison):
+def test_lines_are_the_measured_means_and_differ_without_color(comparison):
     data = page.build([comparison])
     with matplotlib.rc_context(figures.STYLE):
         (axes,) = figures.learning(data).axes

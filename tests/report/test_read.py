@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from fedkin.history import History
 from fedkin.report import page, read
+from fedkin.results.history import History
 from tests.report.conftest import METHODS
 
 

@@ -14,8 +14,8 @@ DATASETS: dict[str, Entry] = {
     "synthetic": Entry("fedkin.data.synthetic:load", "Gaussian classes in hidden groups, made on the spot"),
     "mnist": Entry("fedkin.data.idx:mnist", "70,000 digits of 28x28, 10 classes"),
     "fashion-mnist": Entry("fedkin.data.idx:fashion_mnist", "70,000 garments of 28x28, 10 classes"),
-    "cifar10": Entry("fedkin.data.cifar:cifar10", "60,000 colour images of 32x32, 10 classes"),
-    "cifar100": Entry("fedkin.data.cifar:cifar100", "60,000 colour images of 32x32, 100 classes"),
+    "cifar10": Entry("fedkin.data.cifar:cifar10", "60,000 color images of 32x32, 10 classes"),
+    "cifar100": Entry("fedkin.data.cifar:cifar100", "60,000 color images of 32x32, 100 classes"),
     "svhn": Entry("fedkin.data.svhn:load", "99,289 house numbers of 32x32, 10 classes"),
     "har": Entry("fedkin.data.har:load", "10,299 windows [9, 128] of 30 people's movement, 6 classes"),
 }

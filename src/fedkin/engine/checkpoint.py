@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.protocol import State
-from fedkin.store import load_state, save_state, write_json
+from fedkin.results.store import load_state, save_state, write_json
 
 VERSION = 1
 

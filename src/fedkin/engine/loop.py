@@ -19,24 +19,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.costs import Device
+from fedkin.data.federation import Population
 from fedkin.engine.checkpoint import Checkpoint, environment
-from fedkin.engine.exchange import Desk, Engine, Exchanges, NoReplies, explain
-from fedkin.engine.options import FREE, Options, settled
+from fedkin.engine.costs import Device
+from fedkin.engine.options import RESUMABLE, Options, settled
 from fedkin.engine.pool import Pool
+from fedkin.engine.round import Engine, NoReplies, RoundClients, RunContext, explain
+from fedkin.engine.runner import RunSpec, Task
 from fedkin.engine.serial import Serial
-from fedkin.engine.work import Job, Task
-from fedkin.federation import Population
-from fedkin.history import History
+from fedkin.engine.trackers import Tracker
 from fedkin.maths.cluster import rand_index
 from fedkin.models.build import Source, maker, resolve
 from fedkin.models.network import Network
 from fedkin.protocol import Method, Server, State, Training
-from fedkin.store import write_json
-from fedkin.summary import summarise
-from fedkin.trackers import Tracker
+from fedkin.results.history import History
+from fedkin.results.store import write_json
+from fedkin.results.summary import summarize
 
-Connect = Callable[[Job, Checkpoint], Engine]
+Connect = Callable[[RunSpec, Checkpoint], Engine]
 MIXING_LIMIT = 400  # beyond so many clients the matrix of who learns from whom is not written down
 MIXING_CELLS = 5_000  # above so many numbers in a round, the matrices of every second, third, … round are
 
@@ -79,7 +79,7 @@ def run(
     options, training = settled(options or Options(), training or Training(), settings)
     source = resolve(model, federation.description.get("data", "own"))
     make = maker(source, federation.shape, federation.classes, options.seed, model_options or {})
-    job = Job(method, federation, lambda: make(0), head, training, options.seed)
+    spec = RunSpec(method, federation, lambda: make(0), head, training, options.seed)
     config = {
         "label": label or type(method).__name__,
         "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
@@ -95,8 +95,8 @@ def run(
         place = Path(out) if out is not None else Path(scratch)
         if fresh and out is not None:
             _clear(place)
-        book = Checkpoint.open(place, config, FREE)
-        loop = _Loop(job, options, config, book, make, trackers, connect, keep=out is not None)
+        checkpoint = Checkpoint.open(place, config, RESUMABLE)
+        loop = _Loop(spec, options, config, checkpoint, make, trackers, connect, keep=out is not None)
         try:
             return loop.run(Path(out) if out is not None else None)
         finally:
@@ -106,76 +106,76 @@ def run(
 class _Loop:
     def __init__(
         self,
-        job: Job,
+        spec: RunSpec,
         options: Options,
         config: dict[str, Any],
-        book: Checkpoint,
+        checkpoint: Checkpoint,
         make: Callable[[int], torch.nn.Module],
         trackers: Sequence[Tracker],
         connect: Connect | None,
         *,
         keep: bool,
     ) -> None:
-        self.job, self.options, self.config, self.book = job, options, config, book
+        self.spec, self.options, self.config, self.checkpoint = spec, options, config, checkpoint
         self.trackers, self.keep, self.connect = trackers, keep, connect
-        federation = job.federation
-        net = Network(job.make(), federation.example, job.head)
+        federation = spec.federation
+        net = Network(spec.make(), federation.example, spec.head)
         self.fed = Server(
             ids=torch.arange(len(federation)),
             n=federation.sizes,
             classes=federation.classes,
             seed=options.seed,
             participation=options.participation,
-            training=job.training,
+            training=spec.training,
             layout=net.layout,
             initial=lambda k: _row(make(k), net),
         )
         self.device = Device(options.link_rate, options.device_rate, options.spread, options.seed)
         self.history = History()
-        self.desk: Desk | None = None
+        self.context: RunContext | None = None
         self._answered, self._mark = 0, 0
 
     def close(self) -> None:
-        if self.desk is not None:
-            self.desk.engine.close()
+        if self.context is not None:
+            self.context.engine.close()
         self.history.close()
 
     def run(self, out: Path | None) -> Result:
-        method, options, book = self.job.method, self.options, self.book
-        state, done, kept = book.load()
+        method, options, checkpoint = self.spec.method, self.options, self.checkpoint
+        state, done, kept = checkpoint.load()
         self._check_presence()
-        if state is not None and book.finished(options.rounds):
-            self.history = History.load(book.folder)
-            summary = json.loads((book.folder / "summary.json").read_text())
+        if state is not None and checkpoint.finished(options.rounds):
+            self.history = History.load(checkpoint.folder)
+            summary = json.loads((checkpoint.folder / "summary.json").read_text())
             return Result(summary, self.history, state, out)
-        self.history = History(book.folder / "history.jsonl", keep=kept)
+        self.history = History(checkpoint.folder / "history.jsonl", keep=kept)
         if state is None:
             state = method.init(self._present(1))
-            for client, metric, value in self.job.federation.facts():
+            for client, metric, value in self.spec.federation.facts():
                 self.history.add(0, client, metric, value)
-        book.start(self.config)
-        self.desk = Desk(self.job, options, self.fed, book, self.history, self._engine(), self.trackers)
+        checkpoint.start(self.config)
+        self.context = RunContext(self.spec, options, self.fed, checkpoint, self.history, self._engine(), self.trackers)
         for tracker in self.trackers:
             tracker.start(self.config, done)
         for round in range(done + 1, options.rounds + 1):
             begin = time.perf_counter()
-            self._mark = len(self.history.rows)
+            self._mark = len(self.history.records)
             state = self._round(state, round)
             last = round == options.rounds
             if self._scheduled(round):
                 self._sweep(state, round, models=last)
             if last or round % options.checkpoint_every == 0:
-                book.save(round, state, self.history.flush())
+                checkpoint.save(round, state, self.history.flush())
             if last and not self._scheduled(round):  # after the checkpoint: a longer run would not have it
                 self._sweep(state, round, models=True)
             self.history.flush()
-            self._tell(round, time.perf_counter() - begin)
+            self._notify(round, time.perf_counter() - begin)
         if done == options.rounds and not self._scheduled(done):
             self._sweep(state, done, models=True)  # it was stopped between its last checkpoint and its end
             self.history.flush()
-        summary = summarise(self.history, self.config)
+        summary = summarize(self.history, self.config)
         if self.keep:
-            write_json(book.folder / "summary.json", summary)
+            write_json(checkpoint.folder / "summary.json", summary)
         for tracker in self.trackers:
             tracker.finish(summary)
         return Result(summary, self.history, state, out)
@@ -183,16 +183,16 @@ class _Loop:
     def _engine(self) -> Engine:
         options = self.options
         if self.connect is not None:
-            return self.connect(self.job, self.book)
+            return self.connect(self.spec, self.checkpoint)
         if options.engine == "ray":
             from fedkin.engine.ray import Ray
 
             limit = options.time_limit or None
-            return Ray(self.job, options.workers, address=options.ray_address, time_limit=limit)
+            return Ray(self.spec, options.workers, address=options.ray_address, time_limit=limit)
         if options.engine == "serial" or not hasattr(os, "fork"):
-            return Serial(self.job)
+            return Serial(self.spec)
         workers = options.workers or os.cpu_count() or 1
-        return Pool(self.job, min(workers, len(self.job.federation)), time_limit=options.time_limit or None)
+        return Pool(self.spec, min(workers, len(self.spec.federation)), time_limit=options.time_limit or None)
 
     def _present(self, round: int) -> Server:
         """The server's view of the clients that are there in this round."""
@@ -224,7 +224,7 @@ class _Loop:
         return bool(every and round % every == 0)
 
     def _round(self, state: State, round: int) -> State:
-        method = self.job.method
+        method = self.spec.method
         present = self._present(round)
         ids = method.select(state, present, round)
         if absent := sorted(set(ids.tolist()) - set(present.ids.tolist())):
@@ -232,8 +232,8 @@ class _Loop:
                 f"{type(method).__name__}.select chose clients {absent} in round {round}; they are not there: choose "
                 "from fed.ids."
             )
-        assert self.desk is not None
-        clients = Exchanges(self.desk, round, ids, measure=not self._scheduled(round))
+        assert self.context is not None
+        clients = RoundClients(self.context, round, ids, measure=not self._scheduled(round))
         answered = True
         try:
             state = method.round(state, clients)
@@ -253,30 +253,30 @@ class _Loop:
         return state
 
     def _describe(self, state: State, round: int) -> None:
-        method = self.job.method
+        method = self.spec.method
         for metric, value in method.describe(state).items():
             self.history.add(round, None, metric, _plain(value))
-            if metric == "clusters" and self.job.federation.groups is not None:
-                truth = self.job.federation.groups.tolist()
+            if metric == "clusters" and self.spec.federation.groups is not None:
+                truth = self.spec.federation.groups.tolist()
                 pairs = [(t, c) for t, c in zip(truth, _plain(value)) if c is not None and c >= 0]
                 if len(pairs) > 1:
                     self.history.add(round, None, "rand_index", rand_index(*zip(*pairs)))
-        if len(self.job.federation) <= MIXING_LIMIT and (mixing := method.mixing(state)) is not None:
+        if len(self.spec.federation) <= MIXING_LIMIT and (mixing := method.mixing(state)) is not None:
             parts = len(mixing) if isinstance(mixing, dict) else 1
-            if round == 1 or round % ceil(parts * len(self.job.federation) ** 2 / MIXING_CELLS) == 0:
+            if round == 1 or round % ceil(parts * len(self.spec.federation) ** 2 / MIXING_CELLS) == 0:
                 self.history.add(round, None, "mixing", _plain(mixing))
 
     def _sweep(self, state: State, round: int, *, models: bool) -> None:
         """Measure every client with what the server would send it now; nothing of it has an effect on the run."""
         ids = self._present(round).ids
-        folder = self.book.folder / "models" if models and self.keep and self.options.save_models else None
+        folder = self.checkpoint.folder / "models" if models and self.keep and self.options.save_models else None
         tasks = [
-            Task(round + 1, place, client, "", self.book.client(client), None, True, folder)
+            Task(round + 1, place, client, "", self.checkpoint.client(client), None, True, folder)
             for place, client in enumerate(ids.tolist())
         ]
-        assert self.desk is not None
+        assert self.context is not None
         files = {}
-        outcomes = self.desk.engine.run(tasks, self.job.method.send(state, ids))
+        outcomes = self.context.engine.run(tasks, self.spec.method.send(state, ids))
         explain(outcomes)
         for outcome in outcomes:
             for note in outcome.notes:
@@ -286,22 +286,22 @@ class _Loop:
             for metric, value in outcome.scores.items():
                 self.history.add(round, outcome.client, metric, value, "all")
             if outcome.model:
-                files[self.job.federation.names[outcome.client]] = outcome.model
+                files[self.spec.federation.names[outcome.client]] = outcome.model
         if folder is not None and files:
             write_json(folder / "index.json", files)
             for path in folder.glob("*.safetensors"):
                 if path.name not in files.values():
                     path.unlink()
 
-    def _tell(self, round: int, seconds: float) -> None:
+    def _notify(self, round: int, seconds: float) -> None:
         scope = "all" if self._scheduled(round) or round == self.options.rounds else "round"
         metrics: dict[str, float] = {"seconds": seconds, "clients": float(self._answered)}
-        news = self.history.rows[self._mark :]  # not the whole history: a round must not cost more the later it is
+        news = self.history.records[self._mark :]  # not the whole history: a round must not cost more the later it is
         for metric in ("personal", "received", "personal_loss"):
             if values := [r.value for r in news if r.metric == metric and r.scope == scope and r.value is not None]:
                 metrics[metric] = sum(values) / len(values)
         if self.keep:
-            with open(self.book.folder / "timing.jsonl", "a") as f:
+            with open(self.checkpoint.folder / "timing.jsonl", "a") as f:
                 f.write(json.dumps({"round": round, "seconds": _plain(seconds), "answers": self._answered}) + "\n")
         for tracker in self.trackers:
             tracker.round(round, metrics)

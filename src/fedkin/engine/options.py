@@ -69,7 +69,7 @@ class Options:
 
 
 # What may differ between a stopped run and the one that goes on with it: no number depends on these.
-FREE = {"engine", "ray_address", "workers", "rounds", "checkpoint_every", "save_models"}
+RESUMABLE = {"engine", "ray_address", "workers", "rounds", "checkpoint_every", "save_models"}
 
 
 def settled(options: Options, training: Training, settings: dict[str, Any]) -> tuple[Options, Training]:

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedkin.engine.work import Job, Outcome, Site, Task, failed, memory_of
+from fedkin.engine.runner import ClientRunner, Outcome, RunSpec, Task, failed, memory_of
 from fedkin.protocol import Message
 
 TRIES = 3  # a client whose work kills this many workers is given up for the round
 DEPTH = 2  # tasks a worker has at hand, so that it never waits for the next one
 
 
-class Place(NamedTuple):
+class Slot(NamedTuple):
     """An array in an arena."""
 
     offset: int
@@ -54,8 +54,8 @@ class Arena:
     def reset(self) -> None:
         self._at = 0
 
-    def put(self, array: Tensor) -> Place:
-        place = Place(self._at, tuple(array.shape), array.dtype)
+    def put(self, array: Tensor) -> Slot:
+        place = Slot(self._at, tuple(array.shape), array.dtype)
         length = array.numel() * array.element_size()
         if self._at + length > self._size:
             raise MemoryError(f"An exchange needs more than the {self._size >> 20} MiB of shared memory there is.")
@@ -64,7 +64,7 @@ class Arena:
         self._at += (length + 63) // 64 * 64
         return place
 
-    def get(self, place: Place) -> Tensor:
+    def get(self, place: Slot) -> Tensor:
         count = 1
         for side in place.shape:
             count *= side
@@ -77,8 +77,8 @@ class Header(NamedTuple):
     """Where the message of an exchange lies."""
 
     number: int
-    shared: tuple[Place, ...]
-    own: tuple[Place | list[Place], ...]
+    shared: tuple[Slot, ...]
+    own: tuple[Slot | list[Slot], ...]
 
 
 @dataclass
@@ -93,8 +93,8 @@ class Worker:
 
 
 class Pool:
-    def __init__(self, job: Job, workers: int, *, time_limit: float | None = None) -> None:
-        self._job, self._limit = job, time_limit
+    def __init__(self, spec: RunSpec, workers: int, *, time_limit: float | None = None) -> None:
+        self._spec, self._limit = spec, time_limit
         self._context = multiprocessing.get_context("fork")
         self._down = Arena()
         self._number = 0
@@ -105,7 +105,7 @@ class Pool:
     def run(self, tasks: list[Task], message: Message) -> list[Outcome]:
         """All tasks' outcomes, in the order of the tasks, whoever did them and whenever."""
         header = self._post(message)
-        sizes = self._job.federation.sizes
+        sizes = self._spec.federation.sizes
         # the largest first, so that no worker is left alone with a long one at the end
         todo = deque(sorted(tasks, key=lambda t: (-int(sizes[t.client]), t.position)))
         tries: dict[int, int] = {}
@@ -154,14 +154,14 @@ class Pool:
         self._number += 1
         self._down.reset()
         shared = tuple(self._down.put(a) for a in message.shared)
-        there: dict[tuple[Any, ...], Place] = {}
+        there: dict[tuple[Any, ...], Slot] = {}
         own = tuple(
             [self._once(a, there) for a in part] if isinstance(part, list) else self._down.put(part)
             for part in message.own
         )
         return Header(self._number, shared, own)
 
-    def _once(self, array: Tensor, there: dict[tuple[Any, ...], Place]) -> Place:
+    def _once(self, array: Tensor, there: dict[tuple[Any, ...], Slot]) -> Slot:
         """In a list, clients are often sent the very same array: it is copied once."""
         key = memory_of(array)
         if key not in there:
@@ -199,20 +199,20 @@ class Pool:
         mine, theirs = self._context.Pipe()
         others = [w.pipe for w in self._workers if not w.pipe.closed]
         process = self._context.Process(
-            target=_serve, args=(self._job, theirs, [mine, *others], self._down, up), daemon=True
+            target=_serve, args=(self._spec, theirs, [mine, *others], self._down, up), daemon=True
         )
         process.start()
         theirs.close()
         return Worker(process, mine, up)
 
 
-def _serve(job: Job, pipe: Connection, others: list[Connection], down: Arena, up: Arena) -> None:
+def _serve(spec: RunSpec, pipe: Connection, others: list[Connection], down: Arena, up: Arena) -> None:
     """A worker's life. It ends when its pipe does, so that no worker outlives a killed parent."""
     for other in others:
         other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    site: Site | None = None
+    site: ClientRunner | None = None
     header = Header(0, (), ())
     try:
         while (item := pipe.recv()) is not None:
@@ -220,7 +220,7 @@ def _serve(job: Job, pipe: Connection, others: list[Connection], down: Arena, up
                 header = item
                 up.reset()
                 continue
-            site = site or Site(job)
+            site = site or ClientRunner(spec)
             outcome = site.perform(item, _message(down, header, item.position))
             places = [up.put(array) for array in outcome.body]
             pipe.send((outcome.position, places, outcome._replace(body=())))

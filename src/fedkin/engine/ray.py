@@ -31,9 +31,9 @@ from torch import Tensor, nn
 
 import fedkin
 from fedkin.engine.pool import DEPTH, TRIES
-from fedkin.engine.work import Job, Outcome, Site, Task, failed, memory_of
+from fedkin.engine.runner import ClientRunner, Outcome, RunSpec, Task, failed, memory_of
 from fedkin.protocol import Message
-from fedkin.store import write_bytes
+from fedkin.results.store import write_bytes
 
 INLINE = 1 << 16  # smaller arrays go with the call: an object of their own would cost more
 START_LIMIT = 120.0  # seconds in which a cluster or a worker must have started
@@ -75,9 +75,9 @@ class RayWorker:
     def __init__(self) -> None:
         torch.set_num_threads(1)
 
-    def take(self, job: Job) -> tuple[str, dict[str, str]]:
+    def take(self, spec: RunSpec) -> tuple[str, dict[str, str]]:
         """Get ready for a job. Returns its machine, and what must be the same everywhere for the same bits."""
-        self._site = Site(job)
+        self._runner = ClientRunner(spec)
         node: str = _ray().get_runtime_context().get_node_id()
         return node, versions()
 
@@ -101,7 +101,7 @@ class RayWorker:
             )
 
     def _done(self, task: Task, message: Message) -> Done:
-        outcome = self._site.perform(task, message)
+        outcome = self._runner.perform(task, message)
         return Done(outcome._replace(body=()), tuple(pack(a) for a in outcome.body), None, None)
 
 
@@ -116,8 +116,8 @@ class Worker:
 
 
 class Ray:
-    def __init__(self, job: Job, workers: int, *, address: str = "", time_limit: float | None = None) -> None:
-        self._job, self._limit = job, time_limit
+    def __init__(self, spec: RunSpec, workers: int, *, address: str = "", time_limit: float | None = None) -> None:
+        self._spec, self._limit = spec, time_limit
         self._ray = _ray()
         self._workers: list[Worker] = []
         self._cluster = contextlib.ExitStack()
@@ -128,9 +128,9 @@ class Ray:
             if workers > cores:
                 raise ValueError(f"workers={workers}, but the Ray cluster has {cores} CPUs: ask for at most that many.")
             self._node = self._ray.get_runtime_context().get_node_id()
-            with _by_value(job):
-                self._data = self._ray.put(job)
-            self._workers = self._start(min(workers or max(1, free + len(_idle or ())), len(job.federation)))
+            with _by_value(spec):
+                self._data = self._ray.put(spec)
+            self._workers = self._start(min(workers or max(1, free + len(_idle or ())), len(spec.federation)))
         except BaseException:
             self.close()
             raise
@@ -139,7 +139,7 @@ class Ray:
         """All tasks' outcomes, in the order of the tasks, whoever did them and whenever."""
         shared = self._ray.put(tuple(pack(a) for a in message.shared))
         kept: dict[tuple[Any, ...], Any] = {}
-        sizes = self._job.federation.sizes
+        sizes = self._spec.federation.sizes
         # the largest first, so that no worker is left alone with a long one at the end
         todo = deque(sorted(tasks, key=lambda t: (-int(sizes[t.client]), t.position)))
         tries: dict[int, int] = {}
@@ -363,11 +363,11 @@ def _short(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _by_value(job: Job) -> Iterator[None]:
+def _by_value(spec: RunSpec) -> Iterator[None]:
     """Code of the user's own files travels with the job: a worker could not import it."""
     from ray import cloudpickle
 
-    modules = [sys.modules[name] for name in sorted(_modules_of(job)) if name in sys.modules]
+    modules = [sys.modules[name] for name in sorted(_modules_of(spec)) if name in sys.modules]
     own = [
         module
         for module in modules
@@ -382,11 +382,11 @@ def _by_value(job: Job) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _modules_of(job: Job) -> set[str]:
+def _modules_of(spec: RunSpec) -> set[str]:
     """Where the method's classes, and the model's function or classes, are defined."""
-    names = {kind.__module__ for kind in type(job.method).__mro__}
+    names = {kind.__module__ for kind in type(spec.method).__mro__}
     seen: set[int] = set()
-    todo: list[Any] = [job.make]
+    todo: list[Any] = [spec.make]
     while todo:
         thing = todo.pop()
         if id(thing) in seen:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from fedkin.engine.work import ClientError, Job, Outcome, Site, Task
+from fedkin.engine.runner import ClientError, ClientRunner, Outcome, RunSpec, Task
 from fedkin.protocol import Message
 
 
 class Serial:
-    def __init__(self, job: Job) -> None:
-        self._site = Site(job)
+    def __init__(self, spec: RunSpec) -> None:
+        self._runner = ClientRunner(spec)
 
     def run(self, tasks: list[Task], message: Message) -> list[Outcome]:
         threads = torch.get_num_threads()
@@ -18,7 +18,7 @@ class Serial:
         try:
             out = []
             for task in tasks:
-                outcome = self._site.perform(task, copied(message.row(task.position)))
+                outcome = self._runner.perform(task, copied(message.for_position(task.position)))
                 if outcome.error:
                     raise ClientError(f"{outcome.error}\n\n{outcome.trace}")
                 out.append(outcome)

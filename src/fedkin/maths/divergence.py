@@ -9,7 +9,7 @@ SMOOTHING = 1e-6  # added to every probability, so that a class that a client la
 
 
 def pairwise_kld(counts: ArrayLike) -> NDArray[np.float64]:
-    """Symmetrised Kullback-Leibler divergence of every pair of label histograms [clients, classes]."""
+    """Symmetrized Kullback-Leibler divergence of every pair of label histograms [clients, classes]."""
     p = np.asarray(counts, float)
     p = p / np.maximum(p.sum(1, keepdims=True), 1) + SMOOTHING
     p /= p.sum(1, keepdims=True)

@@ -12,7 +12,7 @@ from fedkin.maths.kmeans import ROUNDING
 Floats = NDArray[np.float64]
 
 
-def centred(products: Floats) -> Floats:
+def centered(products: Floats) -> Floats:
     """Inner products of rows less their mean, from the inner products of the rows. Rows no farther from the mean than
     float32 rounding are at the mean."""
     out: Floats = products - products.mean(0) - products.mean(1, keepdims=True) + products.mean()
@@ -31,7 +31,7 @@ def cosine(products: Floats) -> Floats:
     return out
 
 
-def normalised(similarity: Floats, how: Literal["sum", "softmax"], temperature: float = 1.0) -> Floats:
+def normalized(similarity: Floats, how: Literal["sum", "softmax"], temperature: float = 1.0) -> Floats:
     """Edge weights whose rows sum to 1. sum: negative similarities count as 0, each row is divided by its sum, and a
     row without any keeps to itself. softmax: of similarity / temperature."""
     if how == "softmax":
@@ -60,8 +60,8 @@ def evenness(graph: Floats) -> float:
 def edge_auc(weights: ArrayLike, edges: ArrayLike, nodes: ArrayLike | None = None) -> float | None:
     """Chance that a true edge has a larger weight than a pair without an edge (ties count half).
 
-    `weights` [K, K] between centres; `edges` between true nodes; `nodes`: the true node of each centre (where not
-    given, centre k is node k). Pairs of centres of the same node are left out; None where there is nothing to tell.
+    `weights` [K, K] between centers; `edges` between true nodes; `nodes`: the true node of each center (where not
+    given, center k is node k). Pairs of centers of the same node are left out; None where there is nothing to tell.
     """
     weight, truth = np.asarray(weights, float), np.asarray(edges, bool)
     node = np.arange(len(weight)) if nodes is None else np.asarray(nodes)

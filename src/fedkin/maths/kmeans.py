@@ -24,7 +24,7 @@ class Clustering(NamedTuple):
     labels: Ints
     """The cluster of each row, numbered in order of first appearance."""
     inertia: float
-    """Sum of squared distances to the own centre."""
+    """Sum of squared distances to the own center."""
 
 
 def gram(rows: Tensor, minus: Tensor | None = None, of: Tensor | None = None) -> Floats:
@@ -58,7 +58,7 @@ def squared_distances(products: Floats) -> Floats:
 
 
 def membership(labels: Ints) -> Floats:
-    """The matrix [K, B] that averages rows into the centres of their clusters, each member alike."""
+    """The matrix [K, B] that averages rows into the centers of their clusters, each member alike."""
     inside = (np.arange(int(labels.max()) + 1)[:, None] == labels).astype(np.float64)
     out: Floats = inside / inside.sum(1, keepdims=True)
     return out
@@ -84,14 +84,14 @@ def spread_out(apart: Floats, clusters: int, rng: np.random.Generator) -> list[i
 
 
 def lloyd(apart: Floats, start: list[int]) -> Clustering:
-    """Lloyd's steps from centres at the rows `start`, until no row changes its cluster."""
+    """Lloyd's steps from centers at the rows `start`, until no row changes its cluster."""
     labels: Ints = apart[:, start].argmin(1)
     for _ in range(MOST_STEPS):
         mean = membership(labels)
         within = mean @ apart
         # |x - mean|² = mean of |x - member|² less half the mean of |member - member|²
-        to_centre = (within - (within * mean).sum(1, keepdims=True) / 2).T
-        new = _none_empty(to_centre.argmin(1), to_centre)
+        to_center = (within - (within * mean).sum(1, keepdims=True) / 2).T
+        new = _none_empty(to_center.argmin(1), to_center)
         if np.array_equal(new, labels):
             break
         labels = new
@@ -102,12 +102,12 @@ def lloyd(apart: Floats, start: list[int]) -> Clustering:
     return Clustering(first.argsort().argsort()[labels], inertia)
 
 
-def _none_empty(labels: Ints, to_centre: Floats) -> Ints:
-    """A cluster that lost its last row takes the row that is farthest from its centre, as in scikit-learn."""
+def _none_empty(labels: Ints, to_center: Floats) -> Ints:
+    """A cluster that lost its last row takes the row that is farthest from its center, as in scikit-learn."""
     labels = labels.copy()
-    far = np.take_along_axis(to_centre, labels[:, None], 1)[:, 0]
-    for cluster in range(to_centre.shape[1]):
-        sizes = np.bincount(labels, minlength=to_centre.shape[1])
+    far = np.take_along_axis(to_center, labels[:, None], 1)[:, 0]
+    for cluster in range(to_center.shape[1]):
+        sizes = np.bincount(labels, minlength=to_center.shape[1])
         if sizes[cluster] == 0:
             labels[int(np.where(sizes[labels] > 1, far, -1.0).argmax())] = cluster
     return labels

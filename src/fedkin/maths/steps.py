@@ -24,7 +24,7 @@ def accumulation(steps: int, *, lr: float, momentum: float = 0.0, mu: float = 0.
     return way
 
 
-def normalised_weights(shares: Tensor, ways: Tensor, effective: Tensor) -> Tensor:
+def normalized_weights(shares: Tensor, ways: Tensor, effective: Tensor) -> Tensor:
     """What each client's change counts when all changes are brought to the length of `effective` steps."""
     return effective * shares.double() / ways.double()
 

@@ -41,15 +41,15 @@ METHODS: dict[str, Entry] = {
     ),
     "fedcedar": Entry(
         "fedkin.methods.fedcedar:FedCEDAR",
-        "clusters of client models, a graph between their centres, propagation, each cluster's model to its clients",
+        "clusters of client models, a graph between their centers, propagation, each cluster's model to its clients",
         paper="Wang et al., PAKDD 2024",
         travels="model both ways",
         stays="nothing",
     ),
     "fedcedar-soft": Entry(
         "fedkin.methods.fedcedar:FedCEDAR",
-        "FedCEDAR whose graph tells clusters apart: softmax of the cosines of centred centres",
-        preset={"normalise": "softmax", "features": "centred", "temperature": 0.3},
+        "FedCEDAR whose graph tells clusters apart: softmax of the cosines of centered centers",
+        preset={"normalize": "softmax", "features": "centered", "temperature": 0.3},
         paper="Wang et al., PAKDD 2024",
         travels="model both ways",
         stays="nothing",
@@ -197,7 +197,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fedsem": Entry(
         "fedkin.methods.fedsem:FedSEM",
-        "several centres; each client belongs to the one nearest to its model and trains on from there",
+        "several centers; each client belongs to the one nearest to its model and trains on from there",
         paper="Xie et al., arXiv 2005.01026, 2020",
         travels="model both ways",
         stays="nothing",
@@ -248,10 +248,10 @@ METHODS: dict[str, Entry] = {
     ),
     "pfedgat-v2": Entry(
         "fedkin.methods.pfedgat:PFedGAT",
-        "pFedGAT whose attention can tell receivers apart: GATv2 on centred models, from a uniform start",
+        "pFedGAT whose attention can tell receivers apart: GATv2 on centered models, from a uniform start",
         preset={
             "attention": "gatv2",
-            "features": "centred",
+            "features": "centered",
             "gat_optimizer": "adam",
             "gat_lr": 1e-3,
             "projection": "random",
@@ -287,7 +287,7 @@ METHODS: dict[str, Entry] = {
     ),
     "clusterfl-kmeans": Entry(
         "fedkin.methods.clusterfl_kmeans:ClusterFLKMeans",
-        "own models pulled to the centres of k-means: ClusterFL as the DC-PFL paper reads it",
+        "own models pulled to the centers of k-means: ClusterFL as the DC-PFL paper reads it",
         paper="Ouyang et al., MobiSys 2021, as read by Liu et al., 2025",
         travels="model both ways",
         stays="model",

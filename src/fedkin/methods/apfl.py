@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedkin.local import stream
+from fedkin.client.steps import descent, slope
+from fedkin.client.training import stream
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
-from fedkin.steps import descent, slope
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class APFL(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        net, count = me.net, me.net.layout.parameters
+    def local(self, client: Client, message: Message) -> Reply:
+        net, count = client.net, client.net.layout.parameters
         net.load(message.shared[0])
         net.train()
-        own, alpha = self._own(me)
+        own, alpha = self._own(client)
         w, v = message.shared[0][:count].clone(), own[:count].clone()
-        shared_step, own_step = descent(me), descent(me)
-        for number, rows in enumerate(stream(me)):
+        shared_step, own_step = descent(client), descent(client)
+        for number, rows in enumerate(stream(client)):
             through = slope(net, mixed(alpha, v, w), rows)  # ∇f(v̄)
             down = slope(net, w, rows)
             if number == 0 and self.adaptive:
-                step = me.training.lr * float((v - w).double() @ through.double())
+                step = client.training.lr * float((v - w).double() @ through.double())
                 after = min(max(alpha - step, 0.0), 1.0)
             elif number == 0:
                 after = alpha
@@ -71,16 +71,16 @@ class APFL(Method):
             "share": shares(len(state["share"]), replies.ids, replies.weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        own, alpha = self._own(me)
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        own, alpha = self._own(client)
         return mixed(alpha, own, message.shared[0])
 
     def mixing(self, state: State) -> Tensor:
         share: Tensor = state["share"]  # of what is sent; each client then mixes it with its own
         return share.expand(len(share), -1)
 
-    def _own(self, me: Me) -> tuple[Tensor, float]:
-        return me.state.get("model", me.net.initial), me.state.get("alpha", self.alpha)
+    def _own(self, client: Client) -> tuple[Tensor, float]:
+        return client.state.get("model", client.net.initial), client.state.get("alpha", self.alpha)
 
 
 def mixed(alpha: float, own: Tensor, shared: Tensor) -> Tensor:

@@ -19,16 +19,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.local import sgd
-from fedkin.maths.bipartition import bipartition
+from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,12 @@ class CFL(Method):
         return F.cosine_similarity(updates[:, None], moved[None], dim=2).argmax(1)
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         start = message.own[0]
         assert isinstance(start, Tensor)
-        return Reply({}, (sgd(me, start) - start,))
+        return Reply({}, (sgd(client, start) - start,))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model = message.own[0]
         assert isinstance(model, Tensor)
         return model
@@ -149,3 +150,26 @@ class CFL(Method):
 
 def _by_cluster(rows: Tensor, otherwise: Tensor, labels: Tensor) -> Tensor:
     return torch.where((labels >= 0)[:, None], rows[labels.clamp(min=0)], otherwise)
+
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+def bipartition(similarity: Floats) -> tuple[Flags, float]:
+    """The two parts whose largest similarity across is smallest, and that similarity.
+
+    Pairs are joined in order of decreasing similarity until two parts are left (single linkage), which attains the
+    min-max exactly. True marks the part without the first row.
+    """
+    count = len(similarity)
+    if count < 2:
+        raise ValueError(f"{count} rows cannot be cut in two.")
+    part = np.arange(count)
+    first, second = np.triu_indices(count, 1)
+    for pair in np.argsort(-similarity[first, second], kind="stable"):
+        if len(np.unique(part)) == 2:
+            break
+        part[part == part[second[pair]]] = part[first[pair]]
+    other: Flags = part != part[0]
+    return other, float(similarity[~other][:, other].max())

@@ -20,13 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkin.local import sgd
-from fedkin.maths.admm import auxiliary, indicator, linear_term
+from fedkin.client.training import sgd
 from fedkin.maths.kmeans import gram, squared_distances
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class ClusterFL(Method):
         return Message(own=(linear, self.rho * f[ids].square().sum(1)))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        models = rows_of(state["models"], replies.ids, replies.body[0])
+        models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["known"].clone()
         known[replies.ids] = True
         round, f = state["round"] + 1, state["indicator"]
@@ -91,22 +92,53 @@ class ClusterFL(Method):
         return {"models": models, "known": known, "indicator": f, "omega": omega, "dual": dual, "round": round}
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         linear, quadratic = message.own
         assert isinstance(linear, Tensor)
         assert isinstance(quadratic, Tensor)
         own = 2 * self.alpha + float(quadratic)
-        trained = sgd(me, me.state.get("model", me.net.initial), pull=lambda w: own * w - linear)
-        return Reply({"model": trained}, (trained[: me.net.layout.parameters],))
+        trained = sgd(
+            client, client.state.get("model", client.net.initial), regularizer_gradient=lambda w: own * w - linear
+        )
+        return Reply({"model": trained}, (trained[: client.net.layout.parameters],))
 
-    def received(self, me: Me, message: Message) -> None:
+    def received(self, client: Client, message: Message) -> None:
         return None  # no model is sent
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        model: Tensor = (me.state if "model" in me.state else trained().state)["model"]
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = (client.state if "model" in client.state else trained().state)["model"]
         return model
 
     # ---- to look at
     def describe(self, state: State) -> dict[str, Any]:
         gap = (state["omega"] - state["indicator"].T @ state["models"]).norm()
         return {"omega_gap": gap} | ({"indicator": state["indicator"]} if len(state["models"]) <= 100 else {})
+
+
+Floats = NDArray[np.float64]
+
+
+def indicator(apart: Floats) -> Floats:
+    """F from pairwise divergences: centered, their products, negative ones as 0, columns that sum to 1 (or are 0).
+
+    All principal components of the centered rows are kept, so their products are those of the rows themselves.
+    """
+    centered = apart - apart.mean(0)
+    near = np.maximum(centered @ centered.T, 0)
+    total = near.sum(0)
+    out: Floats = near / np.where(total > 0, total, 1)
+    return out
+
+
+def auxiliary(f: Tensor, w: Tensor, u: Tensor, beta: float, rho: float) -> tuple[Tensor, Tensor]:
+    """Ω, the stationary point of −β‖Ω‖² + ⟨U, Ω − FᵀW⟩ + ρ/2‖Ω − FᵀW‖², and the next multipliers U."""
+    mean = f.T @ w
+    omega = (rho * mean - u) / (rho - 2 * beta)
+    return omega, u + rho * (omega - mean)
+
+
+def linear_term(f: Tensor, w: Tensor, omega: Tensor, u: Tensor, rho: float) -> Tensor:
+    """c with rows c_i = Σ_j F_ij (U_j + ρ Ω_j) − ρ Σ_j F_ij Σ_{k≠i} F_kj w_k: the Lagrangian's part in w_i is
+    ½ρ Σ_j F_ij² ‖w_i‖² − ⟨c_i, w_i⟩."""
+    others = f @ (f.T @ w) - f.square().sum(1, keepdim=True) * w
+    return f @ (u + rho * omega) - rho * others

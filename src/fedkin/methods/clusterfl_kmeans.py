@@ -3,7 +3,7 @@ local data and the other models of its cluster. Ouyang et al., MobiSys 2021, as 
 
 | symbol | here |
 |---|---|
-| w_i, c_k | state "models" (and the client's own state "model"), state "centres" |
+| w_i, c_k | state "models" (and the client's own state "model"), state "centers" |
 | K, λ | clusters, lam |
 
 Not the method of the ClusterFL paper: that is `clusterfl`.
@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
-from fedkin.maths.centres import means
+from fedkin.client.training import sgd
+from fedkin.maths.centers import means
 from fedkin.maths.kmeans import gram, kmeans
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class ClusterFLKMeans(Method):
     clusters: int = 3
     """K of k-means, which runs anew in every round on the last models of all clients heard so far."""
     lam: float = 0.1
-    """λ: strength of the pull λ/2·‖w − c_k‖² to the own cluster's centre; 0 with start=own is local training."""
-    start: Literal["own", "centre"] = "own"
-    """Local training starts at the client's own model, or at the received centre."""
+    """λ: strength of the pull λ/2·‖w − c_k‖² to the own cluster's center; 0 with start=own is local training."""
+    start: Literal["own", "center"] = "own"
+    """Local training starts at the client's own model, or at the received center."""
     weighting: Literal["equal", "size"] = "equal"
-    """A centre is the mean of its members, each alike or by rows."""
+    """A center is the mean of its members, each alike or by rows."""
     restarts: int = 10
     """Starts of k-means++, of which the best counts."""
 
@@ -45,26 +45,26 @@ class ClusterFLKMeans(Method):
             raise ValueError(
                 f"clusters={self.clusters} and restarts={self.restarts} must be at least 1, lam={self.lam} at least 0."
             )
-        if self.start not in ("own", "centre") or self.weighting not in ("equal", "size"):
+        if self.start not in ("own", "center") or self.weighting not in ("equal", "size"):
             raise ValueError(
-                f"start={self.start!r} must be own or centre, and weighting={self.weighting!r} equal or size."
+                f"start={self.start!r} must be own or center, and weighting={self.weighting!r} equal or size."
             )
 
     # ---- server
     def init(self, fed: Server) -> State:
         return {
             "models": fed.initial(0).repeat(fed.size, 1),
-            "centres": fed.initial(0)[None],
+            "centers": fed.initial(0)[None],
             "labels": torch.full((fed.size,), -1),
             "n": fed.n if self.weighting == "size" else torch.ones_like(fed.n),
             "parameters": fed.layout.parameters,
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
-        return Message(own=(_own(state["centres"], state["labels"][ids]),))
+        return Message(own=(_own(state["centers"], state["labels"][ids]),))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        models = rows_of(state["models"], replies.ids, replies.body[0])
+        models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["labels"] >= 0
         known[replies.ids] = True
         rows = models[known]
@@ -73,28 +73,28 @@ class ClusterFLKMeans(Method):
         labels = torch.full_like(state["labels"], -1)
         labels[known] = torch.from_numpy(found.labels)
         empty = torch.zeros(int(found.labels.max()) + 1, rows.shape[1])
-        centres = means(rows, labels[known], state["n"][known], empty)
-        return {**state, "models": models, "labels": labels, "centres": centres}
+        centers = means(rows, labels[known], state["n"][known], empty)
+        return {**state, "models": models, "labels": labels, "centers": centers}
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
-        centre = message.own[0]
-        assert isinstance(centre, Tensor)
-        anchor = centre[: me.net.layout.parameters]
-        start = centre if self.start == "centre" else me.state.get("model", me.net.initial)
-        trained = sgd(me, start, pull=(lambda w: self.lam * (w - anchor)) if self.lam else None)
+    def local(self, client: Client, message: Message) -> Reply:
+        center = message.own[0]
+        assert isinstance(center, Tensor)
+        anchor = center[: client.net.layout.parameters]
+        start = center if self.start == "center" else client.state.get("model", client.net.initial)
+        trained = sgd(client, start, regularizer_gradient=(lambda w: self.lam * (w - anchor)) if self.lam else None)
         return Reply({"model": trained}, (trained,))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        model: Tensor = (me.state if "model" in me.state else trained().state)["model"]
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = (client.state if "model" in client.state else trained().state)["model"]
         return model
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        """Shares in the centre that is sent; a client never heard is sent the mean of the centres."""
+        """Shares in the center that is sent; a client never heard is sent the mean of the centers."""
         labels = state["labels"]
-        inside: Tensor = (torch.arange(len(state["centres"]))[:, None] == labels) * state["n"].float()
-        inside[inside.sum(1) == 0] = 1.0  # before round 1 the centre is nobody's
+        inside: Tensor = (torch.arange(len(state["centers"]))[:, None] == labels) * state["n"].float()
+        inside[inside.sum(1) == 0] = 1.0  # before round 1 the center is nobody's
         return _own(inside / inside.sum(1, keepdim=True), labels)
 
     def describe(self, state: State) -> dict[str, Any]:

@@ -10,7 +10,7 @@ Li, Hu, Beirami, Smith. ICML 2021.
 | s | personal_epochs |
 
 The authors' code takes a step of w and one of v on the same batch, in turns; here first all of w's and then all of v's,
-on the same batches: the same numbers, because v's centre is the received w^t.
+on the same batches: the same numbers, because v's center is the received w^t.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ class Ditto(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         received = message.shared[0]
-        centre = received[: me.net.layout.parameters]
-        w = sgd(me, received)
-        own = me.state.get("model", me.net.initial)
+        center = received[: client.net.layout.parameters]
+        w = sgd(client, received)
+        own = client.state.get("model", client.net.initial)
         epochs = self.personal_epochs or None
-        v = sgd(me, own, epochs=epochs, pull=lambda v: self.lam * (v - centre))  # ∇h_k(v; w^t)
+        v = sgd(client, own, epochs=epochs, regularizer_gradient=lambda v: self.lam * (v - center))  # ∇h_k(v; w^t)
         return Reply({"model": v}, (w,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -65,8 +65,8 @@ class Ditto(Method):
             "share": shares(len(state["share"]), replies.ids, weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        model: Tensor = me.state.get("model", me.net.initial)
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = client.state.get("model", client.net.initial)
         return model
 
     def mixing(self, state: State) -> Tensor:

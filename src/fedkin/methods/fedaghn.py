@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
-from fedkin.maths.attention_rows import row, slopes
+from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,8 @@ class FedAGHN(Method):
         rows: Tensor = replies.body[0]
         changes = (rows - started[replies.position])[:, : state["updates"].shape[1]]
         p, q = self._stepped(state, replies.ids, changes)
-        models = rows_of(state["models"], replies.ids, rows)
-        updates = rows_of(state["updates"], replies.ids, changes)
+        models = with_rows(state["models"], replies.ids, rows)
+        updates = with_rows(state["updates"], replies.ids, changes)
         known = state["known"].clone()
         known[replies.ids] = True
         ids = known.nonzero().flatten()
@@ -100,12 +99,12 @@ class FedAGHN(Method):
         return p, q
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         start = message.own[0]
         assert isinstance(start, Tensor)
-        return Reply({}, (sgd(me, start),))
+        return Reply({}, (sgd(client, start),))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return trained().body[0]
 
     # ---- to look at
@@ -118,3 +117,23 @@ class FedAGHN(Method):
 
 def _cosines(updates: Tensor) -> Tensor:
     return torch.from_numpy(cosine(gram(updates))).float()
+
+
+def row(cosines: Tensor, own: int, p: Tensor, q: Tensor) -> Tensor:
+    """Weights of one client over those there: softmax of q·cosine over the others, p (not below 0) for itself, divided
+    by their sum. Alone it keeps to itself."""
+    if len(cosines) == 1:
+        return torch.ones(1)
+    others = torch.arange(len(cosines)) != own
+    attention = torch.zeros(len(cosines)).masked_scatter(others, torch.softmax(q * cosines[others], 0))
+    weights = attention + p.clamp(min=0) * (~others).float()
+    return weights / weights.sum()
+
+
+def slopes(cosines: Tensor, own: int, p: Tensor, q: Tensor, pulled: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of p and q, where `pulled` is the gradient of the row's weights."""
+    p, q = p.clone().requires_grad_(), q.clone().requires_grad_()
+    if len(cosines) == 1:
+        return torch.zeros(()), torch.zeros(())
+    down = torch.autograd.grad(row(cosines, own, p, q) @ pulled, (p, q))
+    return down[0], down[1]

@@ -23,10 +23,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd, stream
+from fedkin.client.steps import OTHER_EPOCHS, joined, slope
+from fedkin.client.training import sgd, stream
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
-from fedkin.steps import OTHER_EPOCHS, joined, slope
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class FedAH(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        net, layout = me.net, me.net.layout
-        mixed, weights = self._mixed(me, message.shared[0])
+    def local(self, client: Client, message: Message) -> Reply:
+        net, layout = client.net, client.net.layout
+        mixed, weights = self._mixed(client, message.shared[0])
         start = joined(layout.size, (layout.body, message.shared[0][layout.body]), (layout.head, mixed))
         with net.frozen(layout.body):
-            with_head = sgd(me, start, epochs=self.head_epochs)
+            with_head = sgd(client, start, epochs=self.head_epochs)
         with net.frozen(layout.head):
-            trained = sgd(me, with_head, first_epoch=self.head_epochs)
+            trained = sgd(client, with_head, first_epoch=self.head_epochs)
         return Reply({"head": trained[layout.head], "weights": weights, "mixed": mixed}, (trained,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -70,9 +70,9 @@ class FedAH(Method):
             "share": shares(len(state["share"]), replies.ids, replies.weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         """The received body with the mixed head, before training."""
-        layout = me.net.layout
+        layout = client.net.layout
         parts = (layout.body, message.shared[0][layout.body]), (layout.head, trained().state["mixed"])
         return joined(layout.size, *parts)
 
@@ -80,14 +80,14 @@ class FedAH(Method):
         share: Tensor = state["share"]  # of what is sent; the head is then mixed with the client's own
         return share.expand(len(share), -1)
 
-    def _mixed(self, me: Me, received: Tensor) -> tuple[Tensor, Tensor]:
+    def _mixed(self, client: Client, received: Tensor) -> tuple[Tensor, Tensor]:
         """The head to start from, and W."""
-        net, positions = me.net, me.net.layout.head
+        net, positions = client.net, client.net.layout.head
         if bool((positions >= net.layout.parameters).any()):
             raise ValueError("FedAH mixes a head of parameters alone; this head has buffers: name another with --head.")
         theirs = received[positions]
-        own: Tensor = me.state.get("head", net.initial[positions])
-        weights: Tensor = me.state.get("weights", torch.ones_like(theirs))
+        own: Tensor = client.state.get("head", net.initial[positions])
+        weights: Tensor = client.state.get("weights", torch.ones_like(theirs))
         if self.mix != "learned":
             return (theirs, weights) if self.mix == "global" else (own, weights)
         gap = theirs - own
@@ -95,7 +95,7 @@ class FedAH(Method):
         net.load(received)
         net.eval()  # the body is held, and so are its running means
         parameters = received[: net.layout.parameters].clone()
-        for rows in stream(me, epochs=self.head_epochs, first_epoch=OTHER_EPOCHS):
+        for rows in stream(client, epochs=self.head_epochs, first_epoch=OTHER_EPOCHS):
             parameters[positions] = head
             gradient = slope(net, parameters, rows)[positions]
             weights = (weights - self.weight_lr * gradient * gap).clamp(0, 1)

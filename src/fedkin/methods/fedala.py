@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedkin.local import batches, sgd
+from fedkin.client.training import batches, sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Rows, Server, State
+from fedkin.protocol import Client, Examples, Message, Method, Model, Replies, Reply, Server, State
 
 RECENT, STEADY, MOST = 10, 0.1, 50  # losses of so many epochs, their std at which learning stops; epochs at most
 APART = 1 << 16  # the first epoch number of mixing, so that batches of local training are FedAvg's
@@ -60,29 +60,31 @@ class FedALA(Method):
         }
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
-        start, weights = self._initialised(me, message.shared[0])
-        trained = sgd(me, start)
+    def local(self, client: Client, message: Message) -> Reply:
+        start, weights = self._initialized(client, message.shared[0])
+        trained = sgd(client, start)
         return Reply({"model": trained, "mixed": start} | ({} if weights is None else {"weights": weights}), (trained,))
 
-    def _initialised(self, me: Me, received: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _initialized(self, client: Client, received: Tensor) -> tuple[Tensor, Tensor | None]:
         """What local training starts from, and the weights that made it; None before there is anything to mix."""
-        own = me.state.get("model")
-        weights: Tensor | None = me.state.get("weights")
-        pieces = me.net.layout.pieces[: len(me.net.parameters)]
-        upper = slice(pieces[-self.tensors].start if 0 < self.tensors < len(pieces) else 0, me.net.layout.parameters)
+        own = client.state.get("model")
+        weights: Tensor | None = client.state.get("weights")
+        pieces = client.net.layout.pieces[: len(client.net.parameters)]
+        upper = slice(
+            pieces[-self.tensors].start if 0 < self.tensors < len(pieces) else 0, client.net.layout.parameters
+        )
         if own is None or torch.equal(own[upper], received[upper]):
             return received, weights
         first = weights is None
         learned = torch.ones(upper.stop - upper.start) if weights is None else weights.clone()
         gap = received[upper] - own[upper]
-        rows = self._sampled(me)
+        rows = self._sampled(client)
         row = mixed(received, own, learned, upper)
         losses: list[float] = []
         for epoch in range(MOST if first and self.rate else 1):
             total = 0.0
-            for x, y in batches(me, epoch=APART + epoch, rows=rows):
-                slope, loss = _slope(me, row, Rows(x, y))
+            for x, y in batches(client, epoch=APART + epoch, rows=rows):
+                slope, loss = _slope(client, row, Examples(x, y))
                 learned = (learned - self.rate * slope[upper] * gap).clamp(0, 1)
                 row = mixed(received, own, learned, upper)
                 total += loss * len(y)
@@ -91,12 +93,12 @@ class FedALA(Method):
                 break
         return row, learned
 
-    def _sampled(self, me: Me) -> Rows:
-        generator = torch.Generator().manual_seed((me.seed + 0xA1A) % (1 << 63))
-        order = torch.randperm(len(me.data.y), generator=generator)[: max(1, int(self.sample * len(me.data.y)))]
-        return Rows(me.data.x[order], me.data.y[order])
+    def _sampled(self, client: Client) -> Examples:
+        generator = torch.Generator().manual_seed((client.seed + 0xA1A) % (1 << 63))
+        order = torch.randperm(len(client.data.y), generator=generator)[: max(1, int(self.sample * len(client.data.y)))]
+        return Examples(client.data.x[order], client.data.y[order])
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model: Tensor = trained().state["mixed"]
         return model
 
@@ -114,11 +116,11 @@ def mixed(received: Tensor, own: Tensor, weights: Tensor, upper: slice) -> Tenso
     return out
 
 
-def _slope(me: Me, row: Tensor, batch: Rows) -> tuple[Tensor, float]:
+def _slope(client: Client, row: Tensor, batch: Examples) -> tuple[Tensor, float]:
     """Gradient and loss on one batch, in evaluation mode: mixing leaves batch norm alone."""
-    me.net.load(row)
-    me.net.eval()
-    loss = torch.nn.functional.cross_entropy(me.net(batch.x), batch.y)
-    slopes = torch.autograd.grad(loss, me.net.parameters, allow_unused=True)
-    parts = [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, me.net.parameters)]
+    client.net.load(row)
+    client.net.eval()
+    loss = torch.nn.functional.cross_entropy(client.net(batch.x), batch.y)
+    slopes = torch.autograd.grad(loss, client.net.parameters, allow_unused=True)
+    parts = [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, client.net.parameters)]
     return torch.cat([part.flatten() for part in parts]), float(loss.detach())

@@ -21,11 +21,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram, squared_distances
 from fedkin.maths.peers import attentive, heuristic
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class FedAMP(Method):
         return Message(own=(state["weights"][ids] @ state["models"],))  # u_i = Σ_j ξ_ij w_j
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        models = rows_of(state["models"], replies.ids, replies.body[0])
+        models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["known"].clone()
         known[replies.ids] = True
         products = gram(models[:, : state["parameters"]])
@@ -85,17 +85,21 @@ class FedAMP(Method):
         return {**state, "models": models, "known": known, "weights": torch.from_numpy(weights).float()}
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         cloud = message.own[0]
         assert isinstance(cloud, Tensor)
-        centre = cloud[: me.net.layout.parameters]
-        start = cloud if self.start == "cloud" else me.state.get("model", me.net.initial)
-        pull = self.lam / self.alpha
-        trained = sgd(me, start, pull=(lambda w: pull * (w - centre)) if pull else None)  # min F_i + λ/(2α)‖w − u_i‖²
+        center = cloud[: client.net.layout.parameters]
+        start = cloud if self.start == "cloud" else client.state.get("model", client.net.initial)
+        regularizer_gradient = self.lam / self.alpha
+        trained = sgd(
+            client,
+            start,
+            regularizer_gradient=(lambda w: regularizer_gradient * (w - center)) if regularizer_gradient else None,
+        )  # min F_i + λ/(2α)‖w − u_i‖²
         return Reply({"model": trained}, (trained,))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        model: Tensor = me.state["model"] if "model" in me.state else trained().body[0]
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = client.state["model"] if "model" in client.state else trained().body[0]
         return model  # w_i
 
     # ---- to look at

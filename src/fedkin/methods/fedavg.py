@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class FedAvg(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        return Reply({}, (sgd(me, message.shared[0]),))
+    def local(self, client: Client, message: Message) -> Reply:
+        return Reply({}, (sgd(client, message.shared[0]),))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         weights = replies.weights  # n_k / n over those who answered
@@ -50,12 +50,12 @@ class FedAvg(Method):
             "share": shares(len(state["share"]), replies.ids, weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         if not self.fine_tune:
             return message.shared[0]
         if not self.fine_tune_epochs:
             return trained().body[0]
-        return sgd(me, message.shared[0], epochs=self.fine_tune_epochs)
+        return sgd(client, message.shared[0], epochs=self.fine_tune_epochs)
 
     def mixing(self, state: State) -> Tensor:
         share: Tensor = state["share"]

@@ -19,10 +19,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.steps import OTHER_EPOCHS, joined
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
-from fedkin.steps import OTHER_EPOCHS, joined
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class FedBABU(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["body"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        with me.net.frozen(me.net.layout.head):
-            trained = sgd(me, _row(me, message))
-        return Reply({}, (trained[me.net.layout.body],))
+    def local(self, client: Client, message: Message) -> Reply:
+        with client.net.frozen(client.net.layout.head):
+            trained = sgd(client, _row(client, message))
+        return Reply({}, (trained[client.net.layout.body],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
@@ -62,23 +62,23 @@ class FedBABU(Method):
             "share": shares(len(state["share"]), replies.ids, weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        row, layout = _row(me, message), me.net.layout
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        row, layout = _row(client, message), client.net.layout
         if not self.fine_tune_epochs:
             return row
         nothing = torch.empty(0, dtype=torch.long)
-        with me.net.frozen({"full": nothing, "head": layout.body, "body": layout.head}[self.fine_tune]):
-            return sgd(me, row, epochs=self.fine_tune_epochs, first_epoch=OTHER_EPOCHS)
+        with client.net.frozen({"full": nothing, "head": layout.body, "body": layout.head}[self.fine_tune]):
+            return sgd(client, row, epochs=self.fine_tune_epochs, first_epoch=OTHER_EPOCHS)
 
-    def received(self, me: Me, message: Message) -> Model:
-        return _row(me, message)
+    def received(self, client: Client, message: Message) -> Model:
+        return _row(client, message)
 
     def mixing(self, state: State) -> Tensor:
         share: Tensor = state["share"]
         return share.expand(len(share), -1)
 
 
-def _row(me: Me, message: Message) -> Tensor:
+def _row(client: Client, message: Message) -> Tensor:
     """The received body under the common head."""
-    layout = me.net.layout
-    return joined(layout.size, (layout.body, message.shared[0]), (layout.head, me.net.initial[layout.head]))
+    layout = client.net.layout
+    return joined(layout.size, (layout.body, message.shared[0]), (layout.head, client.net.initial[layout.head]))

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedkin.local import sgd
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.models.network import Network
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 def _small(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -58,9 +58,9 @@ class FedBN(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        trained = sgd(me, assembled(me, message))
-        norms = batch_norms(me.net)
+    def local(self, client: Client, message: Message) -> Reply:
+        trained = sgd(client, assembled(client, message))
+        norms = batch_norms(client.net)
         return Reply({"norms": trained[norms]}, (trained if self.newcomers == "average" else trained[~norms],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -71,24 +71,24 @@ class FedBN(Method):
             "share": shares(len(state["share"]), replies.ids, weights),
         }
 
-    def received(self, me: Me, message: Message) -> Model:
-        return assembled(me, message)
+    def received(self, client: Client, message: Message) -> Model:
+        return assembled(client, message)
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        return assembled(me, message)
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        return assembled(client, message)
 
     def mixing(self, state: State) -> Tensor:
         share: Tensor = state["share"]
         return share.expand(len(share), -1)
 
 
-def assembled(me: Me, message: Message) -> Tensor:
+def assembled(client: Client, message: Message) -> Tensor:
     """What was sent, with the client's own batch norm; a client that has none takes what was sent, or the initial."""
-    sent, norms = message.shared[0], batch_norms(me.net)
-    row = me.net.initial.clone()
+    sent, norms = message.shared[0], batch_norms(client.net)
+    row = client.net.initial.clone()
     row[torch.ones_like(norms) if len(sent) == len(row) else ~norms] = sent
-    if "norms" in me.state:
-        row[norms] = me.state["norms"]
+    if "norms" in client.state:
+        row[norms] = client.state["norms"]
     return row
 
 

@@ -4,14 +4,14 @@ Wang, Chen, Wu, Das, Yang, Ma. PAKDD 2024.
 | symbol | here |
 |---|---|
 | w_{t,b}, C_t | replies.body[0], replies.ids: those who answered |
-| K | clusters; the centres there are: the rows of state "models" |
+| K | clusters; the centers there are: the rows of state "models" |
 | δ^k_{t,b} | state "labels": each client's cluster in the last round, -1 outside it |
-| w^k_{s,t}, r^{ij} | a centre; state "graph" |
+| w^k_{s,t}, r^{ij} | a center; state "graph" |
 | P | propagations |
 | ŵ^k_{s,t}, ⟨ŵ_{s,t}⟩ | state "models", their plain mean |
 | γ, Q | the run's participation; every `activate_every` rounds |
 
-Left open by the paper and decided here: k-means++ with restarts; "normalised" cosine similarity is a division by the
+Left open by the paper and decided here: k-means++ with restarts; "normalized" cosine similarity is a division by the
 row's sum with negative cosines as 0 and the self edge included. A client whose reply was lost was not in the round.
 Similarities look at the trainable parameters, averages at the whole row. `fedcedar-soft` is no form of the paper's.
 """
@@ -27,31 +27,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
-from fedkin.maths.graph import centred, cosine, evenness, normalised, propagation
+from fedkin.client.training import sgd
+from fedkin.maths.graph import centered, cosine, evenness, normalized, propagation
 from fedkin.maths.kmeans import gram, kmeans, membership
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, round_half_up
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, round_half_up
 
-GRAPH_LIMIT = 100  # beyond so many centres (there only without clustering) the graph is not written to the history
+GRAPH_LIMIT = 100  # beyond so many centers (there only without clustering) the graph is not written to the history
 
 
 @dataclass(frozen=True)
 class FedCEDAR(Method):
     clusters: int = 5
-    """K: centres of k-means; fewer where fewer distinct models came back."""
+    """K: centers of k-means; fewer where fewer distinct models came back."""
     propagations: int = 2
-    """P: times that the centres' models are propagated over the graph; 0: plain cluster means (AS-2)."""
+    """P: times that the centers' models are propagated over the graph; 0: plain cluster means (AS-2)."""
     clustering: bool = True
     """Off: every client is a node of the graph (AS-1)."""
     precise: bool = True
     """A client of the last round gets its own cluster's model. Off: everybody gets the mean of them (AS-3)."""
-    normalise: Literal["sum", "softmax"] = "sum"
+    normalize: Literal["sum", "softmax"] = "sum"
     """How a row of cosines becomes weights. sum (paper): negative ones as 0, divided by the sum. softmax: see
     temperature."""
     temperature: float = 0.3
     """Of the softmax: small values keep a cluster to itself, large ones make all alike."""
-    features: Literal["weights", "updates", "centred"] = "weights"
-    """What cosines compare: the centres (paper), their change since the models were sent, or the centres less their
+    features: Literal["weights", "updates", "centered"] = "weights"
+    """What cosines compare: the centers (paper), their change since the models were sent, or the centers less their
     mean."""
     n_init: int = 10
     """Starts of k-means, of which the best counts."""
@@ -63,7 +63,7 @@ class FedCEDAR(Method):
 
     matters = {
         "clusters": {"clustering": True},
-        "temperature": {"normalise": "softmax"},
+        "temperature": {"normalize": "softmax"},
         "n_init": {"clustering": True, "clusters": 3, "n_init": 1},
         "activate_every": {"clustering": True, "activate_every": 2},
         "nodes": {"clustering": True, "activate_every": 2, "nodes": (0, 0, 0, 0, 0, 1, 1, 2)},
@@ -73,7 +73,7 @@ class FedCEDAR(Method):
         for name, least in (("clusters", 1), ("propagations", 0), ("n_init", 1), ("activate_every", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}.")
-        for name, known in (("normalise", ("sum", "softmax")), ("features", ("weights", "updates", "centred"))):
+        for name, known in (("normalize", ("sum", "softmax")), ("features", ("weights", "updates", "centered"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}='{getattr(self, name)}' must be {' or '.join(known)}.")
         if not self.temperature > 0:
@@ -129,19 +129,19 @@ class FedCEDAR(Method):
         if self.clustering:  # eq. (1)
             rng = np.random.default_rng([replies.seed, 0xCEDA2])
             labels = kmeans(products, self.clusters, restarts=self.n_init, rng=rng).labels
-        centre = membership(labels)
-        if self.clustering and len(centre) < self.clusters and len(centre) != len(state["models"]):
+        center = membership(labels)
+        if self.clustering and len(center) < self.clusters and len(center) != len(state["models"]):
             logging.getLogger(__name__).warning(
-                "%d distinct models came back: %d clusters instead of %d.", len(centre), len(centre), self.clusters
+                "%d distinct models came back: %d clusters instead of %d.", len(center), len(center), self.clusters
             )
         if self.features == "updates":
             started = sent.own[0]
             assert isinstance(started, Tensor)
             products = gram(weights, started[:, : state["parameters"]], replies.position)
-        between = centre @ products @ centre.T
-        cosines = cosine(centred(between) if self.features == "centred" else between)
-        graph = normalised(cosines, self.normalise, self.temperature)  # sec. 3.3
-        mix = torch.from_numpy(propagation(graph, self.propagations) @ centre).float()  # eq. (2)
+        between = center @ products @ center.T
+        cosines = cosine(centered(between) if self.features == "centered" else between)
+        graph = normalized(cosines, self.normalize, self.temperature)  # sec. 3.3
+        mix = torch.from_numpy(propagation(graph, self.propagations) @ center).float()  # eq. (2)
         return {
             "models": mix @ rows,
             "labels": torch.full_like(state["labels"], -1).index_put((replies.ids,), torch.from_numpy(labels)),
@@ -153,17 +153,17 @@ class FedCEDAR(Method):
         }
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         start = message.own[0]
         assert isinstance(start, Tensor)
-        return Reply({}, (sgd(me, start),))
+        return Reply({}, (sgd(client, start),))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return trained().body[0]
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        """A_t = D · R^P · M: D distributes, M averages members into centres."""
+        """A_t = D · R^P · M: D distributes, M averages members into centers."""
         contributions = torch.zeros(len(state["mix"]), len(state["labels"]))
         contributions[:, state["ids"]] = state["mix"]
         return self._distributed(contributions, state["labels"])
@@ -171,5 +171,5 @@ class FedCEDAR(Method):
     def describe(self, state: State) -> dict[str, Any]:
         """With `clusters` and `graph`, `maths.graph.edge_auc` tells how well true edges are recovered."""
         graph = state["graph"]
-        out = {"clusters": state["labels"], "centres": len(graph), "graph_evenness": evenness(graph.numpy())}
+        out = {"clusters": state["labels"], "centers": len(graph), "graph_evenness": evenness(graph.numpy())}
         return {**out, "graph": graph, "cosines": state["cosines"]} if len(graph) <= GRAPH_LIMIT else out

@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local import evaluate, sgd
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, ragged, rows_of
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import sgd
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, with_rows
 
 
 @dataclass(frozen=True)
@@ -84,26 +85,26 @@ class FedFomo(Method):
         known = state["known"].clone()
         known[replies.ids] = True
         return {
-            **state, "models": rows_of(state["models"], replies.ids, rows), "known": known, "affinity": affinity,
+            **state, "models": with_rows(state["models"], replies.ids, rows), "known": known, "affinity": affinity,
             "weights": weights, "round": state["round"] + 1,
         }  # fmt: skip
 
     # ---- client
     @ragged
-    def local(self, me: Me, message: Message) -> Reply:
-        own: Tensor = me.state.get("model", me.net.initial)
+    def local(self, client: Client, message: Message) -> Reply:
+        own: Tensor = client.state.get("model", client.net.initial)
         models = message.own[0]
         assert isinstance(models, Tensor)
-        share = weights(me, own, models)
+        share = weights(client, own, models)
         start = own + share @ (models - own) if len(share) else own  # θ_i + Σ w (θ_n − θ_i)
-        trained = sgd(me, start)
+        trained = sgd(client, start)
         return Reply({"model": trained}, (trained, share))
 
-    def received(self, me: Me, message: Message) -> None:
+    def received(self, client: Client, message: Message) -> None:
         return None  # several models are sent, none of which is the client's
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        model: Tensor = (me.state if "model" in me.state else trained().state)["model"]
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = (client.state if "model" in client.state else trained().state)["model"]
         return model
 
     # ---- to look at
@@ -116,16 +117,16 @@ class FedFomo(Method):
         return {"kept": int((state["weights"].diagonal()[state["known"]] == 1).sum())}
 
 
-def weights(me: Me, own: Tensor, models: Tensor) -> Tensor:
+def weights(client: Client, own: Tensor, models: Tensor) -> Tensor:
     """First-order gain of moving towards each model; those that are no better get nothing."""
     out = torch.zeros(len(models))
-    if not len(me.data.validation.y):
+    if not len(client.data.validation.y):
         return out
-    count = me.net.layout.parameters
-    mine = evaluate(me.net, own, me.data.validation)[1]
+    count = client.net.layout.parameters
+    mine = evaluate(client.net, own, client.data.validation)[1]
     for place, model in enumerate(models):
         apart = float((model - own)[:count].norm())
         if apart > 0:
-            out[place] = max(0.0, (mine - evaluate(me.net, model, me.data.validation)[1]) / apart)
+            out[place] = max(0.0, (mine - evaluate(client.net, model, client.data.validation)[1]) / apart)
     total = out.sum()
     return out / total if total > 0 else out

@@ -21,14 +21,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.local import sgd
-from fedkin.maths.decomposition import decomposed
-from fedkin.maths.kmeans import kmeans
+from fedkin.client.training import sgd
+from fedkin.maths.graph import cosine
+from fedkin.maths.kmeans import gram, kmeans
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -102,16 +103,16 @@ class FedGroup(Method):
         return {**state, "models": models, "directions": directions, "labels": labels, "share": share}
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         start, new = message.own
         assert isinstance(start, Tensor)
         assert isinstance(new, Tensor)
-        anchor = start[: me.net.layout.parameters]
+        anchor = start[: client.net.layout.parameters]
         steps = (self.pretrain_steps or None) if bool(new) else None
-        pull = (lambda w: self.mu * (w - anchor)) if self.mu else None
-        return Reply({}, (sgd(me, start, steps=steps, pull=pull),))
+        regularizer_gradient = (lambda w: self.mu * (w - anchor)) if self.mu else None
+        return Reply({}, (sgd(client, start, steps=steps, regularizer_gradient=regularizer_gradient),))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model = message.own[0]
         assert isinstance(model, Tensor)
         return model
@@ -124,3 +125,15 @@ class FedGroup(Method):
 
     def describe(self, state: State) -> dict[str, Any]:
         return {"clusters": state["labels"]}
+
+
+Floats = NDArray[np.float64]
+
+
+def decomposed(rows: Tensor, directions: int) -> Floats:
+    """Cosines [rows, directions] of each row with the leading right singular vectors of the rows, all scaled to length
+    1 before. The matrix of the rows' cosines is enough: its eigenvectors times the roots of its eigenvalues."""
+    value, vector = np.linalg.eigh(cosine(gram(rows)))
+    order = np.argsort(-value)[:directions]
+    out: Floats = vector[:, order] * np.sqrt(np.maximum(value[order], 0))
+    return out

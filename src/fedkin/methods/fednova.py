@@ -7,13 +7,13 @@ Wang, Liu, Liang, Joshi, Poor. NeurIPS 2020.
 | x_i | reply 0 |
 | ‖a_i‖₁ | reply 1, first number: how much a client's steps add up to (τ_i for plain SGD) |
 | τ_i | its number of steps |
-| d_i = (x − x_i) / (η ‖a_i‖₁) | the normalised change |
+| d_i = (x − x_i) / (η ‖a_i‖₁) | the normalized change |
 | p_i | n_i over the n of those who answered |
 | τ_eff | effective |
 | ρ, η | the run's momentum, lr |
 
 A client that takes more steps moves farther, so FedAvg solves a problem in which it counts more. Here every change is
-divided by its length in steps first. The paper normalises momentum and a proximal term one at a time; here ‖a_i‖₁
+divided by its length in steps first. The paper normalizes momentum and a proximal term one at a time; here ‖a_i‖₁
 holds for both together. Buffers of batch norm are averaged with p_i.
 """
 
@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.maths.steps import accumulation, local_steps, normalised_weights, plain_shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.maths.steps import accumulation, local_steps, normalized_weights, plain_shares
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class FedNova(Method):
     def init(self, fed: Server) -> State:
         lr, epochs = fed.training.lr, fed.training.epochs
         if lr * self.mu >= 1:
-            raise ValueError(f"mu={self.mu} with lr={lr}: take lr * mu below 1, or a step goes beyond the centre.")
+            raise ValueError(f"mu={self.mu} with lr={lr}: take lr * mu below 1, or a step goes beyond the center.")
         if self.fewest_epochs > epochs:
             raise ValueError(f"fewest_epochs={self.fewest_epochs} must be at most the run's epochs, {epochs}.")
         return {
@@ -67,14 +67,16 @@ class FedNova(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        x, training = message.shared[0], me.training
-        anchor = x[: me.net.layout.parameters]
+    def local(self, client: Client, message: Message) -> Reply:
+        x, training = message.shared[0], client.training
+        anchor = x[: client.net.layout.parameters]
         epochs = training.epochs
         if self.fewest_epochs:
-            epochs = int(np.random.default_rng([me.seed, 0x0A]).integers(self.fewest_epochs, epochs + 1))
-        row = sgd(me, x, epochs=epochs, pull=(lambda w: self.mu * (w - anchor)) if self.mu else None)
-        steps = local_steps(len(me.data.y), training.batch_size, epochs)
+            epochs = int(np.random.default_rng([client.seed, 0x0A]).integers(self.fewest_epochs, epochs + 1))
+        row = sgd(
+            client, x, epochs=epochs, regularizer_gradient=(lambda w: self.mu * (w - anchor)) if self.mu else None
+        )
+        steps = local_steps(len(client.data.y), training.batch_size, epochs)
         way = accumulation(steps, lr=training.lr, momentum=training.momentum, mu=self.mu)  # ‖a_i‖₁
         return Reply({}, (row, torch.tensor([way] if self.effective == "vector" else [way, steps])))
 
@@ -83,7 +85,7 @@ class FedNova(Method):
         x, count = state["model"], state["parameters"]
         p = replies.n.double() / replies.n.sum()
         effective = p @ lengths[:, -1].double()  # τ_eff = sum_i p_i τ_i, or of ‖a_i‖₁
-        q = normalised_weights(p, lengths[:, 0], effective)
+        q = normalized_weights(p, lengths[:, 0], effective)
         model = average(rows, replies.weights)
         # x - τ_eff sum_i p_i η d_i, with η d_i = (x - x_i) / ‖a_i‖₁: the paper's update rule
         model[:count] = average(rows[:, :count], q.float()) + (1 - q.sum()).float() * x[:count]
@@ -94,7 +96,7 @@ class FedNova(Method):
             "effective": float(effective),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return message.shared[0]
 
     def mixing(self, state: State) -> Tensor:

@@ -4,11 +4,11 @@ Arivazhagan, Aggarwal, Singh, Choudhary. arXiv 1912.00818, 2019.
 | symbol | here |
 |---|---|
 | W_B | base layers: state "base" |
-| W_{P_j} | personalisation layers: client state "layers" |
+| W_{P_j} | personalization layers: client state "layers" |
 | K_P | personal_layers |
 | γ_j = n_j / n | replies.weights |
 
-Base and personalisation layers are trained together. Deviation: the personalisation layers start alike, as in the
+Base and personalization layers are trained together. Deviation: the personalization layers start alike, as in the
 common initial model; the paper draws them at each client.
 """
 
@@ -21,10 +21,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.steps import joined, last_layers
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
-from fedkin.steps import joined, last_layers
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class FedPer(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["base"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        base, own = last_layers(me.net.layout, self.personal_layers)
-        trained = sgd(me, self._row(me, message.shared[0]))
+    def local(self, client: Client, message: Message) -> Reply:
+        base, own = last_layers(client.net.layout, self.personal_layers)
+        trained = sgd(client, self._row(client, message.shared[0]))
         return Reply({"layers": trained[own]}, (trained[base],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -58,20 +58,22 @@ class FedPer(Method):
             "share": shares(len(state["share"]), replies.ids, replies.weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         if self.use == "received":
-            return self._row(me, message.shared[0])
+            return self._row(client, message.shared[0])
         done = trained()
-        return self._row(me._replace(state=done.state), done.body[0])
+        return self._row(client._replace(state=done.state), done.body[0])
 
-    def received(self, me: Me, message: Message) -> Model:
-        return self._row(me, message.shared[0])
+    def received(self, client: Client, message: Message) -> Model:
+        return self._row(client, message.shared[0])
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         share: Tensor = state["share"]
         return {"base": share.expand(len(share), -1), "personal layers": torch.eye(len(share))}
 
-    def _row(self, me: Me, values: Tensor) -> Tensor:
+    def _row(self, client: Client, values: Tensor) -> Tensor:
         """These base layers with the client's own."""
-        base, own = last_layers(me.net.layout, self.personal_layers)
-        return joined(me.net.layout.size, (base, values), (own, me.state.get("layers", me.net.initial[own])))
+        base, own = last_layers(client.net.layout, self.personal_layers)
+        return joined(
+            client.net.layout.size, (base, values), (own, client.state.get("layers", client.net.initial[own]))
+        )

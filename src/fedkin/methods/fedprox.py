@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, round_half_up
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, round_half_up
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,16 @@ class FedProx(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        centre = message.shared[0]
-        anchor = centre[: me.net.layout.parameters]
-        epochs = me.training.epochs
-        rng = np.random.default_rng([me.seed, 0xF9])
+    def local(self, client: Client, message: Message) -> Reply:
+        center = message.shared[0]
+        anchor = center[: client.net.layout.parameters]
+        epochs = client.training.epochs
+        rng = np.random.default_rng([client.seed, 0xF9])
         if rng.random() < self.stragglers:
             epochs = int(rng.integers(1, epochs))
-        return Reply({}, (sgd(me, centre, epochs=epochs, pull=lambda w: self.mu * (w - anchor)),))  # ∇h_k, eq. (2)
+        return Reply(
+            {}, (sgd(client, center, epochs=epochs, regularizer_gradient=lambda w: self.mu * (w - anchor)),)
+        )  # ∇h_k, eq. (2)
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         plain = torch.full((len(replies.ids),), 1 / len(replies.ids))
@@ -77,7 +79,7 @@ class FedProx(Method):
             "share": shares(len(state["share"]), replies.ids, weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return message.shared[0]
 
     def mixing(self, state: State) -> Tensor:

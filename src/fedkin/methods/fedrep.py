@@ -20,10 +20,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.steps import joined
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
-from fedkin.steps import joined
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class FedRep(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["body"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        net, layout = me.net, me.net.layout
-        epochs = self.head_epochs or me.training.epochs
+    def local(self, client: Client, message: Message) -> Reply:
+        net, layout = client.net, client.net.layout
+        epochs = self.head_epochs or client.training.epochs
         with net.frozen(layout.body):
-            with_head = sgd(me, self._row(me, message), epochs=epochs)
+            with_head = sgd(client, self._row(client, message), epochs=epochs)
         with net.frozen(layout.head):
-            trained = sgd(me, with_head, epochs=self.body_epochs, first_epoch=epochs)
+            trained = sgd(client, with_head, epochs=self.body_epochs, first_epoch=epochs)
         return Reply({"head": trained[layout.head]}, (trained[layout.body],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -66,19 +66,19 @@ class FedRep(Method):
             "share": shares(len(state["share"]), replies.ids, weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         """The received body, and the head trained on it."""
-        layout = me.net.layout
+        layout = client.net.layout
         return joined(layout.size, (layout.body, message.shared[0]), (layout.head, trained().state["head"]))
 
-    def received(self, me: Me, message: Message) -> Model:
-        return self._row(me, message)
+    def received(self, client: Client, message: Message) -> Model:
+        return self._row(client, message)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         share: Tensor = state["share"]
         return {"body": share.expand(len(share), -1), "head": torch.eye(len(share))}
 
-    def _row(self, me: Me, message: Message) -> Tensor:
-        layout = me.net.layout
-        head = me.state.get("head", me.net.initial[layout.head])
+    def _row(self, client: Client, message: Message) -> Tensor:
+        layout = client.net.layout
+        head = client.state.get("head", client.net.initial[layout.head])
         return joined(layout.size, (layout.body, message.shared[0]), (layout.head, head))

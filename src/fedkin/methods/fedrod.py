@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.local import stream
+from fedkin.client.steps import descent
+from fedkin.client.training import stream
 from fedkin.maths.mixing import average, shares
 from fedkin.models.network import Layout
-from fedkin.protocol import Data, Me, Message, Method, Model, Replies, Reply, Server, State
-from fedkin.steps import descent
+from fedkin.protocol import Client, Data, Message, Method, Model, Replies, Reply, Server, State
 
 ABSENT = 1e-30  # share of a class that a client does not have
 
@@ -74,51 +74,51 @@ class FedRoD(Method):
         return {**new, "share": shares(len(state["share"]), replies.ids, replies.weights)}
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
-        net = me.net
+    def local(self, client: Client, message: Message) -> Reply:
+        net = client.net
         net.load(message.shared[0])
         net.train()
-        own = (message.shared[1] if self.hyper else self._phi(me, message)).clone().requires_grad_()
-        generic_step, own_step = descent(me), descent(me)
-        prior = self.gamma * frequencies(me.data).clamp(min=ABSENT).log()
-        for x, y in stream(me):
+        own = (message.shared[1] if self.hyper else self._phi(client, message)).clone().requires_grad_()
+        generic_step, own_step = descent(client), descent(client)
+        prior = self.gamma * frequencies(client.data).clamp(min=ABSENT).log()
+        for x, y in stream(client):
             z, logits = net.split(x)
             gradient = torch.autograd.grad(F.cross_entropy(logits + prior, y), net.parameters)  # L_BSM
-            phi = self._made(me, own) if self.hyper else own
+            phi = self._made(client, own) if self.hyper else own
             both = logits.detach() + F.linear(z.detach(), *linear_head(net.layout, phi))
             (own_gradient,) = torch.autograd.grad(F.cross_entropy(both, y), [own])  # L_ER
             generic_step(net.views, list(gradient))
             own_step([own.data], [own_gradient])
         own = own.detach()
-        return Reply({}, (net.row(), own)) if self.hyper else Reply({"phi": own}, (net.row(),))
+        return Reply({}, (net.vector(), own)) if self.hyper else Reply({"phi": own}, (net.vector(),))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        phi = self._made(me, message.shared[1]) if self.hyper else self._phi(me, message)
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        phi = self._made(client, message.shared[1]) if self.hyper else self._phi(client, message)
         return {"model": message.shared[0], "phi": phi}
 
-    def received(self, me: Me, message: Message) -> Model:
-        return {"model": message.shared[0], "phi": torch.zeros(len(me.net.layout.head))}  # the generic model
+    def received(self, client: Client, message: Message) -> Model:
+        return {"model": message.shared[0], "phi": torch.zeros(len(client.net.layout.head))}  # the generic model
 
-    def predict(self, me: Me, personal: Model, x: Tensor) -> Tensor:
+    def predict(self, client: Client, personal: Model, x: Tensor) -> Tensor:
         assert isinstance(personal, dict)
-        me.net.load(personal["model"])
-        z, logits = me.net.split(x)
-        return logits + F.linear(z, *linear_head(me.net.layout, personal["phi"]))
+        client.net.load(personal["model"])
+        z, logits = client.net.split(x)
+        return logits + F.linear(z, *linear_head(client.net.layout, personal["phi"]))
 
     def mixing(self, state: State) -> Tensor:
         share: Tensor = state["share"]
         return share.expand(len(share), -1)
 
-    def _phi(self, me: Me, message: Message) -> Tensor:
-        head = message.shared[0][me.net.layout.head]
-        phi: Tensor = me.state.get("phi", torch.zeros_like(head) if self.start == "zero" else head)
+    def _phi(self, client: Client, message: Message) -> Tensor:
+        head = message.shared[0][client.net.layout.head]
+        phi: Tensor = client.state.get("phi", torch.zeros_like(head) if self.start == "zero" else head)
         return phi
 
-    def _made(self, me: Me, hyper: Tensor) -> Tensor:
+    def _made(self, client: Client, hyper: Tensor) -> Tensor:
         """φ = HN(a_i; ν), with one hidden layer."""
-        classes, head = me.data.classes, len(me.net.layout.head)
+        classes, head = client.data.classes, len(client.net.layout.head)
         first, bias, second, last = hyper.split([self.hidden * classes, self.hidden, head * self.hidden, head])
-        hidden = F.relu(first.view(self.hidden, classes) @ frequencies(me.data) + bias)
+        hidden = F.relu(first.view(self.hidden, classes) @ frequencies(client.data) + bias)
         phi: Tensor = second.view(head, self.hidden) @ hidden + last
         return phi
 

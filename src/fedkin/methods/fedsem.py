@@ -3,14 +3,14 @@ Xie, Long, Shen, Zhou, Wang, Jiang, Zhang. arXiv 2005.01026, 2020.
 
 | symbol | here |
 |---|---|
-| W_i, W̃^(k) | state "models", rows of state "centres" |
+| W_i, W̃^(k) | state "models", rows of state "centers" |
 | r_i^(k) | state "labels" |
 | K | clusters |
-| (1/m) Σ_i min_k ‖W_i − W̃^(k)‖² | "multi_centre_loss" in the history |
+| (1/m) Σ_i min_k ‖W_i − W̃^(k)‖² | "multi_center_loss" in the history |
 
-All centres start as the common model, so the first assignment is random and balanced, or by k-means on the first
+All centers start as the common model, so the first assignment is random and balanced, or by k-means on the first
 models. In many dimensions a model is nearest to the mean that it is part of: with few clients a random assignment may
-never change, and `first="kmeans"` finds groups that `random` does not. An empty centre stays where it was. Distances
+never change, and `first="kmeans"` finds groups that `random` does not. An empty center stays where it was. Distances
 look at the parameters of the layers named (all of them in the paper), means at the whole row.
 """
 
@@ -24,24 +24,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
-from fedkin.maths.centres import means, squared_to
+from fedkin.client.training import sgd
+from fedkin.maths.centers import means, squared_to
 from fedkin.maths.kmeans import gram, kmeans
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 
 @dataclass(frozen=True)
 class FedSEM(Method):
     clusters: int = 3
-    """K: number of centres."""
+    """K: number of centers."""
     weighting: Literal["equal", "size"] = "equal"
-    """Mean of a centre's models: each alike (paper), or by rows (the authors' code)."""
+    """Mean of a center's models: each alike (paper), or by rows (the authors' code)."""
     first: Literal["random", "kmeans"] = "random"
     """The first assignment: random and balanced (as in the authors' code), or k-means++ on the first round's models."""
     layers: tuple[str, ...] = ()
     """Names of the layers that distances look at; none: all (the authors' code looks at one dense layer)."""
     mu: float = 0.0
-    """Strength of a pull to the received centre in local training (an option of the authors' code)."""
+    """Strength of a pull to the received center in local training (an option of the authors' code)."""
 
     matters = {
         "layers": {"layers": ("fc2",)},
@@ -61,7 +61,7 @@ class FedSEM(Method):
         looked_at = fed.layout.positions(self.layers) if self.layers else torch.arange(fed.layout.parameters)
         order = torch.from_numpy(fed.rng(0, 0x5E3).permutation(fed.size))
         return {
-            "centres": fed.initial(0).repeat(self.clusters, 1),
+            "centers": fed.initial(0).repeat(self.clusters, 1),
             "models": fed.initial(0).repeat(fed.size, 1),
             "labels": torch.empty(fed.size, dtype=torch.long).index_put(
                 (order,), torch.arange(fed.size) % self.clusters
@@ -73,42 +73,44 @@ class FedSEM(Method):
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
-        return Message(own=(state["centres"][state["labels"][ids]],))
+        return Message(own=(state["centers"][state["labels"][ids]],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         first = not bool(state["known"].any())
-        models = rows_of(state["models"], replies.ids, replies.body[0])
+        models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["known"].clone()
         known[replies.ids] = True
-        rows, labels, centres = models[known], state["labels"].clone(), state["centres"]
+        rows, labels, centers = models[known], state["labels"].clone(), state["centers"]
         if not first:
-            labels[known] = self._apart(state, rows, centres).argmin(1)  # E-step
-        elif self.first == "kmeans":  # else the random assignment stands: all centres are one
+            labels[known] = self._apart(state, rows, centers).argmin(1)  # E-step
+        elif self.first == "kmeans":  # else the random assignment stands: all centers are one
             rng = np.random.default_rng([replies.seed, 0x5E3])
             found = kmeans(gram(rows[:, state["looked_at"]]), self.clusters, restarts=10, rng=rng)
             labels[known] = torch.from_numpy(found.labels)
-        centres = means(rows, labels[known], state["n"][known], centres)  # M-step
-        loss = float(self._apart(state, rows, centres).min(1).values.mean())
-        return {**state, "centres": centres, "models": models, "labels": labels, "known": known, "loss": loss}
+        centers = means(rows, labels[known], state["n"][known], centers)  # M-step
+        loss = float(self._apart(state, rows, centers).min(1).values.mean())
+        return {**state, "centers": centers, "models": models, "labels": labels, "known": known, "loss": loss}
 
-    def _apart(self, state: State, rows: Tensor, centres: Tensor) -> Tensor:
-        return squared_to(rows[:, state["looked_at"]], centres[:, state["looked_at"]])
+    def _apart(self, state: State, rows: Tensor, centers: Tensor) -> Tensor:
+        return squared_to(rows[:, state["looked_at"]], centers[:, state["looked_at"]])
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         start = message.own[0]
         assert isinstance(start, Tensor)
-        centre = start[: me.net.layout.parameters]
-        return Reply({}, (sgd(me, start, pull=(lambda w: self.mu * (w - centre)) if self.mu else None),))
+        center = start[: client.net.layout.parameters]
+        return Reply(
+            {}, (sgd(client, start, regularizer_gradient=(lambda w: self.mu * (w - center)) if self.mu else None),)
+        )
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        centre = message.own[0]
-        assert isinstance(centre, Tensor)
-        return centre
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        center = message.own[0]
+        assert isinstance(center, Tensor)
+        return center
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        """Shares in the own centre; of an empty centre nobody has any, so all alike."""
+        """Shares in the own center; of an empty center nobody has any, so all alike."""
         inside: Tensor = (state["labels"][:, None] == state["labels"]) * state["known"] * state["n"].float()
         inside[inside.sum(1) == 0] = 1.0
         return inside / inside.sum(1, keepdim=True)
@@ -116,5 +118,5 @@ class FedSEM(Method):
     def describe(self, state: State) -> dict[str, Any]:
         return {
             "clusters": torch.where(state["known"], state["labels"], -1),
-            "multi_centre_loss": state["loss"],
+            "multi_center_loss": state["loss"],
         }

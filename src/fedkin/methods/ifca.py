@@ -21,9 +21,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import evaluate, gradient, sgd
+from fedkin.client.evaluate import evaluate, gradient
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 
 @dataclass(frozen=True)
@@ -92,20 +93,20 @@ class IFCA(Method):
             body_share = shares(share.shape[1], replies.ids, weights)
         if self.share_body:
             models[:, state["body"]] = everyone[state["body"]]
-        labels = rows_of(state["labels"], replies.ids, chosen.long())
+        labels = with_rows(state["labels"], replies.ids, chosen.long())
         return {**state, "models": models, "share": share, "body_share": body_share, "labels": labels}
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
-        model, label = choose(me, message)
-        work = gradient(me.net, model, me.data.train)[0] if self.averaging == "gradient" else sgd(me, model)
+    def local(self, client: Client, message: Message) -> Reply:
+        model, label = choose(client, message)
+        work = gradient(client.net, model, client.data.train)[0] if self.averaging == "gradient" else sgd(client, model)
         return Reply({}, (work, torch.tensor(label, dtype=torch.int32)))
 
-    def received(self, me: Me, message: Message) -> Model:
-        return choose(me, message)[0]
+    def received(self, client: Client, message: Message) -> Model:
+        return choose(client, message)[0]
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        return choose(me, message)[0]
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        return choose(client, message)[0]
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor | dict[str, Tensor] | None:
@@ -119,13 +120,13 @@ class IFCA(Method):
         return {"clusters": state["labels"]}
 
 
-def choose(me: Me, message: Message) -> tuple[Tensor, int]:
+def choose(client: Client, message: Message) -> tuple[Tensor, int]:
     """The received model with the least loss on this client's training rows, and which one it is."""
     models = message.shared[0]
     if len(message.shared) == 2:  # one body, k heads
         body, heads = message.shared
-        models = torch.empty(len(heads), me.net.layout.size)
-        models[:, me.net.layout.body], models[:, me.net.layout.head] = body, heads
-    losses = [evaluate(me.net, model, me.data.train)[1] for model in models]
+        models = torch.empty(len(heads), client.net.layout.size)
+        models[:, client.net.layout.body], models[:, client.net.layout.head] = body, heads
+    losses = [evaluate(client.net, model, client.data.train)[1] for model in models]
     best = losses.index(min(losses))
     return models[best], best

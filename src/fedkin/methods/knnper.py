@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.local import EVALUATION_BATCH, sgd
+from fedkin.client.evaluate import EVALUATION_BATCH
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.maths.neighbours import neighbour_probabilities
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.maths.neighbors import neighbor_probabilities
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 GRID = torch.linspace(0, 1, 101)
 
@@ -35,13 +36,13 @@ GRID = torch.linspace(0, 1, 101)
 @dataclass(frozen=True)
 class KNNPer(Method):
     k: int = 10
-    """Neighbours that vote; all stored rows where there are fewer."""
+    """Neighbors that vote; all stored rows where there are fewer."""
     lam: float = 0.5
-    """λ: weight of the neighbours where it is not chosen, or a client has no validation rows; 0 is FedAvg."""
+    """λ: weight of the neighbors where it is not chosen, or a client has no validation rows; 0 is FedAvg."""
     choose: bool = True
     """Each client chooses λ on its validation rows: the best accuracy, then the lowest loss, then the smallest λ."""
     scale: float = 1.0
-    """σ: neighbours weigh exp(−distance / σ)."""
+    """σ: neighbors weigh exp(−distance / σ)."""
     kernel: Literal["distance", "squared"] = "distance"
     """squared: exp(−distance² / (dimensions · σ)), as in the authors' code."""
     capacity: float = 1.0
@@ -64,8 +65,8 @@ class KNNPer(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        return Reply({}, (sgd(me, message.shared[0]),))
+    def local(self, client: Client, message: Message) -> Reply:
+        return Reply({}, (sgd(client, message.shared[0]),))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         return {
@@ -74,48 +75,48 @@ class KNNPer(Method):
         }
 
     # ---- memory, at the client alone
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        x, y = me.data.train
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        x, y = client.data.train
         count = round(self.capacity * len(y))
         if not count:
             return message.shared[0]
-        kept = torch.randperm(len(y), generator=torch.Generator().manual_seed(me.seed))[:count].sort().values
-        me.net.load(message.shared[0])
-        me.net.eval()
-        model = {"model": message.shared[0], "features": _split(me, x[kept])[0], "labels": y[kept]}
-        return {**model, "lam": self._chosen(me, model) if self.choose else torch.tensor(self.lam)}
+        kept = torch.randperm(len(y), generator=torch.Generator().manual_seed(client.seed))[:count].sort().values
+        client.net.load(message.shared[0])
+        client.net.eval()
+        model = {"model": message.shared[0], "features": _split(client, x[kept])[0], "labels": y[kept]}
+        return {**model, "lam": self._chosen(client, model) if self.choose else torch.tensor(self.lam)}
 
-    def received(self, me: Me, message: Message) -> Model:
+    def received(self, client: Client, message: Message) -> Model:
         return message.shared[0]
 
-    def predict(self, me: Me, personal: Model, x: Tensor) -> Tensor:
+    def predict(self, client: Client, personal: Model, x: Tensor) -> Tensor:
         if isinstance(personal, Tensor):
-            me.net.load(personal)
-            return me.net(x)
+            client.net.load(personal)
+            return client.net(x)
         lam = personal["lam"]
-        near, global_ = self._both(me, personal, x)
+        near, global_ = self._both(client, personal, x)
         return (lam * near + (1 - lam) * global_).clamp(min=1e-12).log()
 
     def mixing(self, state: State) -> Tensor:
         share: Tensor = state["share"]
         return share.expand(len(share), -1)
 
-    def _both(self, me: Me, model: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    def _both(self, client: Client, model: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """p_knn and p_h."""
-        me.net.load(model["model"])
-        me.net.eval()
-        features, logits = _split(me, x)
-        near = neighbour_probabilities(
+        client.net.load(model["model"])
+        client.net.eval()
+        features, logits = _split(client, x)
+        near = neighbor_probabilities(
             features, model["features"], model["labels"],
-            k=self.k, classes=me.data.classes, scale=self.scale, squared=self.kernel == "squared",
+            k=self.k, classes=client.data.classes, scale=self.scale, squared=self.kernel == "squared",
         )  # fmt: skip
         return near, F.softmax(logits, 1)
 
-    def _chosen(self, me: Me, model: dict[str, Tensor]) -> Tensor:
-        x, y = me.data.validation
+    def _chosen(self, client: Client, model: dict[str, Tensor]) -> Tensor:
+        x, y = client.data.validation
         if not len(y):
             return torch.tensor(self.lam)
-        near, global_ = self._both(me, model, x)
+        near, global_ = self._both(client, model, x)
         mixed = GRID[:, None, None] * near + (1 - GRID[:, None, None]) * global_
         right = (mixed.argmax(2) == y).sum(1)
         loss = -mixed[:, torch.arange(len(y)), y].clamp(min=1e-12).log().sum(1)
@@ -124,7 +125,7 @@ class KNNPer(Method):
 
 
 @torch.no_grad()
-def _split(me: Me, x: Tensor) -> tuple[Tensor, Tensor]:
+def _split(client: Client, x: Tensor) -> tuple[Tensor, Tensor]:
     """Features and logits of all these rows, in batches."""
-    parts = [me.net.split(batch) for batch in x.split(EVALUATION_BATCH)]
+    parts = [client.net.split(batch) for batch in x.split(EVALUATION_BATCH)]
     return torch.cat([z.flatten(1) for z, _ in parts]), torch.cat([logits for _, logits in parts])

@@ -21,10 +21,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.steps import joined, last_layers
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
-from fedkin.steps import joined, last_layers
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,18 @@ class LGFedAvg(Method):
         return {**state, "model": model, "round": state["round"] + 1, "has": has, "share": share}
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
-        below, top = last_layers(me.net.layout, self.global_layers)
-        trained = sgd(me, self._row(me, message))
+    def local(self, client: Client, message: Message) -> Reply:
+        below, top = last_layers(client.net.layout, self.global_layers)
+        trained = sgd(client, self._row(client, message))
         if message.shared[0]:  # warm: FedAvg, nothing stays
             return Reply({}, (trained,))
         return Reply({"layers": trained[below]}, (trained[top],))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        return self._row(me, message)
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        return self._row(client, message)
 
-    def received(self, me: Me, message: Message) -> Model:
-        return self._row(me, message)
+    def received(self, client: Client, message: Message) -> Model:
+        return self._row(client, message)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         share: Tensor = state["share"]
@@ -94,11 +94,11 @@ class LGFedAvg(Method):
         warm = state["round"] <= self.warm_rounds and self.warm_rounds > 0
         return {"local layers": everyone if warm else torch.eye(len(share)), "global layers": everyone}
 
-    def _row(self, me: Me, message: Message) -> Tensor:
+    def _row(self, client: Client, message: Message) -> Tensor:
         """The received global layers on the client's own; on received lower layers where it has none yet."""
-        below, top = last_layers(me.net.layout, self.global_layers)
+        below, top = last_layers(client.net.layout, self.global_layers)
         values = message.own[0]
         assert isinstance(values, Tensor)
-        whole = len(values) == me.net.layout.size
-        own = me.state.get("layers", values[below] if whole else me.net.initial[below])
-        return joined(me.net.layout.size, (below, own), (top, values[top] if whole else values))
+        whole = len(values) == client.net.layout.size
+        own = client.state.get("layers", values[below] if whole else client.net.initial[below])
+        return joined(client.net.layout.size, (below, own), (top, values[top] if whole else values))

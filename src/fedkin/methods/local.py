@@ -1,4 +1,4 @@
-"""Local (standalone): each client trains alone, from the common initial model. The yardstick of personalisation.
+"""Local (standalone): each client trains alone, from the common initial model. The yardstick of personalization.
 
 | symbol | here |
 |---|---|
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.client.training import sgd
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Local(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message()
 
-    def local(self, me: Me, message: Message) -> Reply:
-        return Reply({"model": sgd(me, me.state.get("model", me.net.initial))}, ())
+    def local(self, client: Client, message: Message) -> Reply:
+        return Reply({"model": sgd(client, client.state.get("model", client.net.initial))}, ())
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         return state
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        model: Tensor = me.state.get("model", me.net.initial)
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        model: Tensor = client.state.get("model", client.net.initial)
         return model
 
     def mixing(self, state: State) -> Tensor:

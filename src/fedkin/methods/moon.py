@@ -26,10 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.local import EVALUATION_BATCH, sgd
+from fedkin.client.evaluate import EVALUATION_BATCH
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.models.network import Network
-from fedkin.protocol import Data, Me, Message, Method, Model, Replies, Reply, Rows, Server, State
+from fedkin.protocol import Client, Data, Examples, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,11 @@ class MOON(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        received, rows = message.shared[0], me.data.train
-        kept: Tensor = me.state.get("previous", received[None][:0])
-        previous = kept if len(kept) else me.net.initial[None]
-        others = torch.stack([features(me.net, model, rows.x) for model in (received, *previous)])
+    def local(self, client: Client, message: Message) -> Reply:
+        received, rows = message.shared[0], client.data.train
+        kept: Tensor = client.state.get("previous", received[None][:0])
+        previous = kept if len(kept) else client.net.initial[None]
+        others = torch.stack([features(client.net, model, rows.x) for model in (received, *previous)])
 
         def loss(net: Network, x: Tensor, places: Tensor) -> Tensor:
             z, logits = net.split(x)
@@ -68,8 +69,10 @@ class MOON(Method):
             return F.cross_entropy(logits, rows.y[places]) + self.mu * away  # eq. (4)
 
         # Batches name places instead of labels, so that each row finds its features again.
-        numbered = Data(lambda: Rows(rows.x, torch.arange(len(rows.y))), lambda: me.data.validation, me.data.classes)
-        trained = sgd(me._replace(data=numbered), received, loss=loss)
+        numbered = Data(
+            lambda: Examples(rows.x, torch.arange(len(rows.y))), lambda: client.data.validation, client.data.classes
+        )
+        trained = sgd(client._replace(data=numbered), received, loss=loss)
         return Reply({"previous": torch.cat([trained[None], kept])[: self.buffer]}, (trained,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -78,7 +81,7 @@ class MOON(Method):
             "share": shares(len(state["share"]), replies.ids, replies.weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return message.shared[0]
 
     def mixing(self, state: State) -> Tensor:

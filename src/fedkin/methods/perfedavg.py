@@ -24,10 +24,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd, stream
+from fedkin.client.steps import OTHER_EPOCHS, descent, slope, without_extras
+from fedkin.client.training import sgd, stream
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Rows, Server, State
-from fedkin.steps import OTHER_EPOCHS, descent, slope, without_extras
+from fedkin.protocol import Client, Examples, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -66,20 +66,20 @@ class PerFedAvg(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
 
-    def local(self, me: Me, message: Message) -> Reply:
-        net = me.net
+    def local(self, client: Client, message: Message) -> Reply:
+        net = client.net
         net.load(message.shared[0])
         net.train()
-        step = descent(me)
-        for inner, outer, curve in zip(*(self._batches(me, number) for number in (1, 0, 2))):
+        step = descent(client)
+        for inner, outer, curve in zip(*(self._batches(client, number) for number in (1, 0, 2))):
             w = net.trainable.clone()
             u = w - self.alpha * slope(net, w, inner)  # the adapted model
             direction = slope(net, u, outer)  # v = ∇f_i(u; D')
             if self.variant == "hf":
-                direction = direction - self.alpha * self._curvature(me, w, direction, curve)
+                direction = direction - self.alpha * self._curvature(client, w, direction, curve)
             net.trainable.copy_(w)  # the step is taken from w, not from u
             step(net.views, net.pieces(direction))
-        return Reply({}, (net.row(),))
+        return Reply({}, (net.vector(),))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         plain = torch.full((len(replies.ids),), 1 / len(replies.ids))
@@ -89,20 +89,20 @@ class PerFedAvg(Method):
             "share": shares(len(state["share"]), replies.ids, weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         if not self.adapt_steps:
             return message.shared[0]
-        plain = without_extras(me)
+        plain = without_extras(client)
         return sgd(plain, message.shared[0], steps=self.adapt_steps, lr=self.alpha, first_epoch=OTHER_EPOCHS)
 
     def mixing(self, state: State) -> Tensor:
         share: Tensor = state["share"]
         return share.expand(len(share), -1)
 
-    def _batches(self, me: Me, number: int) -> Iterator[Rows]:
-        return stream(me, steps=self.steps or None, first_epoch=number * OTHER_EPOCHS)
+    def _batches(self, client: Client, number: int) -> Iterator[Examples]:
+        return stream(client, steps=self.steps or None, first_epoch=number * OTHER_EPOCHS)
 
-    def _curvature(self, me: Me, w: Tensor, v: Tensor, rows: Rows) -> Tensor:
+    def _curvature(self, client: Client, w: Tensor, v: Tensor, rows: Examples) -> Tensor:
         """∇²f_i(w; D'') v, as a difference of gradients at w ± δv."""
         delta = self.delta / max(float(v.norm()), 1e-12) if self.relative else self.delta
-        return (slope(me.net, w + delta * v, rows) - slope(me.net, w - delta * v, rows)) / (2 * delta)
+        return (slope(client.net, w + delta * v, rows) - slope(client.net, w - delta * v, rows)) / (2 * delta)

@@ -28,11 +28,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.local import stream
-from fedkin.maths.gaussian import kl_gradient, kl_gradient_other
+from fedkin.client.steps import slope
+from fedkin.client.training import stream
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
-from fedkin.steps import slope
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -85,24 +84,26 @@ class PFedBayes(Method):
         return {name: (1 - self.beta) * state[name] + self.beta * value for name, value in new.items()}
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
-        net, count = me.net, me.net.layout.parameters
+    def local(self, client: Client, message: Message) -> Reply:
+        net, count = client.net, client.net.layout.parameters
         net.load(message.shared[0])
         net.train()
-        mine = self._own(me, message)
+        mine = self._own(client, message)
         mean, rho = mine[0][:count].clone(), mine[1].clone()
         their_mean, their_rho = message.shared[0][:count].clone(), message.shared[1].clone()
         own = torch.optim.Adam([mean, rho], lr=self.adam_lr)
         theirs = torch.optim.Adam([their_mean, their_rho], lr=self.adam_lr)
-        zeta = self.zeta / ceil(len(me.data.y) / me.training.batch_size)
-        generator = torch.Generator().manual_seed(me.seed)
-        for rows in stream(me):
+        zeta = self.zeta / ceil(len(client.data.y) / client.training.batch_size)
+        generator = torch.Generator().manual_seed(client.seed)
+        for rows in stream(client):
             for _ in range(self.updates):
                 noise = self.noise * torch.randn(count, generator=generator)
                 likelihood = len(rows.y) * slope(net, mean + F.softplus(rho) * noise, rows)  # a sum over the batch
-                pull = kl_gradient(mean, rho, their_mean, their_rho)
-                mean.grad = likelihood + zeta * pull[0]
-                rho.grad = likelihood * noise * torch.sigmoid(rho) + zeta * pull[1]  # through σ = softplus(ρ)
+                regularizer_gradient = kl_gradient(mean, rho, their_mean, their_rho)
+                mean.grad = likelihood + zeta * regularizer_gradient[0]
+                rho.grad = (
+                    likelihood * noise * torch.sigmoid(rho) + zeta * regularizer_gradient[1]
+                )  # through σ = softplus(ρ)
                 own.step()
             push = kl_gradient_other(mean, rho, their_mean, their_rho)
             their_mean.grad, their_rho.grad = zeta * push[0], zeta * push[1]
@@ -112,20 +113,20 @@ class PFedBayes(Method):
         state = {"model": torch.cat([mean, buffers]), "rho": rho.detach()}
         return Reply(state, (torch.cat([their_mean, buffers]), their_rho.detach()))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        row, rho = self._own(me, message)
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        row, rho = self._own(client, message)
         if not self.samples:
             return row
-        generator = torch.Generator().manual_seed(me.seed)
+        generator = torch.Generator().manual_seed(client.seed)
         drawn = row.repeat(self.samples, 1)
         drawn[:, : len(rho)] += self.noise * F.softplus(rho) * torch.randn(self.samples, len(rho), generator=generator)
         return {"models": drawn}
 
-    def predict(self, me: Me, personal: Model, x: Tensor) -> Tensor:
+    def predict(self, client: Client, personal: Model, x: Tensor) -> Tensor:
         total: Tensor | None = None
         for row in [personal] if isinstance(personal, Tensor) else personal["models"]:
-            me.net.load(row)
-            scores = F.log_softmax(me.net(x), 1)
+            client.net.load(row)
+            scores = F.log_softmax(client.net(x), 1)
             total = scores if total is None else torch.logaddexp(total, scores)
         assert total is not None
         return total  # the mean of the probabilities, but for a constant
@@ -134,6 +135,25 @@ class PFedBayes(Method):
         share: Tensor = state["share"]
         return share.expand(len(share), -1)
 
-    def _own(self, me: Me, message: Message) -> tuple[Tensor, Tensor]:
+    def _own(self, client: Client, message: Message) -> tuple[Tensor, Tensor]:
         """q_i; a newcomer's is the received w."""
-        return me.state.get("model", message.shared[0]), me.state.get("rho", message.shared[1])
+        return client.state.get("model", message.shared[0]), client.state.get("rho", message.shared[1])
+
+
+def kl(mean: Tensor, rho: Tensor, other_mean: Tensor, other_rho: Tensor) -> Tensor:
+    """KL(N(mean, σ²) ‖ N(other_mean, σ'²)), summed."""
+    s, t = F.softplus(rho), F.softplus(other_rho)
+    return (t.log() - s.log() + (s**2 + (mean - other_mean) ** 2) / (2 * t**2) - 0.5).sum()
+
+
+def kl_gradient(mean: Tensor, rho: Tensor, other_mean: Tensor, other_rho: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of `kl` with respect to mean and rho; exactly zero where the two are the same."""
+    s, t = F.softplus(rho), F.softplus(other_rho)
+    return (mean - other_mean) / t**2, (s**2 - t**2) / (s * t**2) * torch.sigmoid(rho)
+
+
+def kl_gradient_other(mean: Tensor, rho: Tensor, other_mean: Tensor, other_rho: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of `kl` with respect to other_mean and other_rho; exactly zero where the two are the same."""
+    s, t = F.softplus(rho), F.softplus(other_rho)
+    spread = (t**2 - s**2) - (mean - other_mean) ** 2
+    return (other_mean - mean) / t**2, spread / t**3 * torch.sigmoid(other_rho)

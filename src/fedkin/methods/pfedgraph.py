@@ -8,7 +8,7 @@ Ye, Ni, Wu, Chen, Wang. ICML 2023.
 | θ̃_i = Σ_j a_ij w_j | what is sent to client i |
 | λ_g (alpha in the code), λ | graph_lam, lam |
 
-The row is the projection of p + cos/(2λ_g) onto the simplex. Locally F_i(w) − λ cos(w, θ̃_i) is minimised; the authors'
+The row is the projection of p + cos/(2λ_g) onto the simplex. Locally F_i(w) − λ cos(w, θ̃_i) is minimized; the authors'
 code adds + λ cos, which pushes away: `official_sign`.
 """
 
@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local import sgd
+from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram
 from fedkin.maths.peers import on_simplex
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, rows_of
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 ALIKE = 0.9  # from the authors' code: cosines above this count as 1
 
@@ -60,7 +60,7 @@ class PFedGraph(Method):
         return Message(own=(state["graph"][ids] @ state["models"],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        models = rows_of(state["models"], replies.ids, replies.body[0])
+        models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["known"].clone()
         known[replies.ids] = True
         ids = known.nonzero().flatten()
@@ -76,21 +76,21 @@ class PFedGraph(Method):
         return {**state, "models": models, "known": known, "graph": graph}
 
     # ---- client
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         start = message.own[0]
         assert isinstance(start, Tensor)
-        centre = start[: me.net.layout.parameters]
+        center = start[: client.net.layout.parameters]
         strength = self.lam if self.official_sign else -self.lam
 
-        def pull(w: Tensor) -> Tensor:
-            lengths = (w.norm() * centre.norm()).clamp(min=1e-12)
-            along = (w @ centre) / lengths
-            slope: Tensor = centre / lengths - along * w / w.square().sum().clamp(min=1e-12)
+        def regularizer_gradient(w: Tensor) -> Tensor:
+            lengths = (w.norm() * center.norm()).clamp(min=1e-12)
+            along = (w @ center) / lengths
+            slope: Tensor = center / lengths - along * w / w.square().sum().clamp(min=1e-12)
             return strength * slope
 
-        return Reply({}, (sgd(me, start, pull=pull if self.lam else None),))
+        return Reply({}, (sgd(client, start, regularizer_gradient=regularizer_gradient if self.lam else None),))
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return trained().body[0]
 
     # ---- to look at

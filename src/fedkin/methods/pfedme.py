@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.local import stream
+from fedkin.client.steps import slope
+from fedkin.client.training import stream
 from fedkin.maths.mixing import average, shares
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State, ragged, round_half_up
-from fedkin.steps import slope
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, round_half_up
 
 
 @dataclass(frozen=True)
@@ -87,20 +87,20 @@ class PFedMe(Method):
         return Message(shared=(state["model"],), own=(counted,))
 
     @ragged
-    def local(self, me: Me, message: Message) -> Reply:
-        net, parameters = me.net, me.net.layout.parameters
+    def local(self, client: Client, message: Message) -> Reply:
+        net, parameters = client.net, client.net.layout.parameters
         net.load(message.shared[0])
         net.train()
         w = message.shared[0][:parameters].clone()
         theta = w.clone()
-        decay = me.training.weight_decay
-        for rows in stream(me, steps=self.local_rounds or None):
+        decay = client.training.weight_decay
+        for rows in stream(client, steps=self.local_rounds or None):
             if not self.warm_start:
                 theta = w.clone()
             for _ in range(self.inner_steps):
                 gradient = slope(net, theta, rows) + self.lam * (theta - w) + decay * theta
                 theta = theta - self.inner_lr * gradient
-            w = w - me.training.lr * self.lam * (w - theta)  # ∇F_i(w) = λ(w − θ)
+            w = w - client.training.lr * self.lam * (w - theta)  # ∇F_i(w) = λ(w − θ)
         buffers = net.flat[parameters:]
         counted = message.own[0]
         answer = torch.cat([w, buffers]) if counted else torch.empty(0)
@@ -121,11 +121,11 @@ class PFedMe(Method):
             "share": (1 - self.beta) * state["share"] + self.beta * share,
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
-        theta: Tensor = me.state.get("theta", message.shared[0])
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        theta: Tensor = client.state.get("theta", message.shared[0])
         return theta
 
-    def received(self, me: Me, message: Message) -> Model:
+    def received(self, client: Client, message: Message) -> Model:
         return message.shared[0]
 
     def mixing(self, state: State) -> Tensor:

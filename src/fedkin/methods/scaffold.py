@@ -25,10 +25,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.local import gradient, sgd
+from fedkin.client.evaluate import gradient
+from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.maths.steps import accumulation, local_steps, plain_shares, step_towards
-from fedkin.protocol import Me, Message, Method, Model, Replies, Reply, Server, State
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,16 @@ class Scaffold(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"], state["control"]))
 
-    def local(self, me: Me, message: Message) -> Reply:
+    def local(self, client: Client, message: Message) -> Reply:
         x, c = message.shared
-        lr, momentum = me.training.lr, me.training.momentum
-        mine: Tensor = me.state.get("control", torch.zeros_like(c))
-        y = sgd(me, x, pull=lambda w: c - mine)  # y <- y - η_l (g(y) - c_i + c), eq. (3)
+        lr, momentum = client.training.lr, client.training.momentum
+        mine: Tensor = client.state.get("control", torch.zeros_like(c))
+        y = sgd(client, x, regularizer_gradient=lambda w: c - mine)  # y <- y - η_l (g(y) - c_i + c), eq. (3)
         anchor = x[: len(c)]
         if self.option == "I":  # eq. (4), i
-            new = gradient(me.net, x, me.data.train)[0] + me.training.weight_decay * anchor
+            new = gradient(client.net, x, client.data.train)[0] + client.training.weight_decay * anchor
         else:  # eq. (4), ii
-            steps = local_steps(len(me.data.y), me.training.batch_size, me.training.epochs)
+            steps = local_steps(len(client.data.y), client.training.batch_size, client.training.epochs)
             new = mine - c + (anchor - y[: len(c)]) / (lr * accumulation(steps, lr=lr, momentum=momentum))
         return Reply({"control": new}, (y, new - mine))
 
@@ -82,7 +83,7 @@ class Scaffold(Method):
             "share": shares(len(state["share"]), replies.ids, weights),
         }
 
-    def personal(self, me: Me, message: Message, trained: Callable[[], Reply]) -> Model:
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return message.shared[0]
 
     def mixing(self, state: State) -> Tensor:

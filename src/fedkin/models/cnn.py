@@ -33,7 +33,7 @@ class Convolutional(nn.Module):
         channels, height, side = shape
         height, side = height + 2 * border, side + 2 * border
         self.plan, self.border = convolutions, border
-        # Measured: 3x3 convolutions of colour images are 1.2 to 2.3 times as fast with the channels innermost; 5x5
+        # Measured: 3x3 convolutions of color images are 1.2 to 2.3 times as fast with the channels innermost; 5x5
         # ones and grey images are not.
         self.channels_last = kernel == 3 and channels > 1
         index = 0

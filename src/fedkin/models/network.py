@@ -130,7 +130,7 @@ class Network:
         count = len(self.parameters)
         return [flat[p.start : p.stop].view(p.shape) for p in self.layout.pieces[:count]]
 
-    def row(self) -> Tensor:
+    def vector(self) -> Tensor:
         return self.flat.clone()
 
     def train(self) -> None:
@@ -195,7 +195,7 @@ class Network:
 
 
 def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A module with its usual initialisation, a pure function of the seed."""
+    """A module with its usual initialization, a pure function of the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return make()

@@ -1,4 +1,4 @@
-"""Figures for papers, in one style: readable in greyscale and by the colour-blind, of a column's or a page's width."""
+"""Figures for papers, in one style: readable in greyscale and by the color-blind, of a column's or a page's width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedkin.report.read import FINE
 
 FORMATS = ("pdf", "png", "svg")
 # Okabe and Ito's, from dark to light; lines are told apart by their dashes and marks too
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
+COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 COLUMN, PAGE = 3.4, 7.0  # inches
@@ -75,7 +75,7 @@ def _axes(width: float, height: float, columns: int = 1) -> tuple[Any, Any]:
 
 
 def _look(index: int) -> dict[str, Any]:
-    return {"color": COLOURS[index % 8], "linestyle": DASHES[index % 7], "marker": MARKS[index % 8]}
+    return {"color": COLORS[index % 8], "linestyle": DASHES[index % 7], "marker": MARKS[index % 8]}
 
 
 def _name(data: dict[str, Any], method: dict[str, Any]) -> str:
@@ -168,9 +168,9 @@ def costs(data: dict[str, Any]) -> Any:
         (right, ("compute", "communication"), 60.0, "simulated time (minutes)"),
     ):
         start = np.zeros(len(methods))
-        for kind, colour, hatch in zip(kinds, ("#0072B2", "#B7D5EA"), ("", "////")):
+        for kind, color, hatch in zip(kinds, ("#0072B2", "#B7D5EA"), ("", "////")):
             values = np.array([np.mean([run[kind] for run in m["runs"]]) for m in methods]) / unit
-            axes.barh(places, values, left=start, color=colour, hatch=hatch, edgecolor="white", height=0.7, label=kind)
+            axes.barh(places, values, left=start, color=color, hatch=hatch, edgecolor="white", height=0.7, label=kind)
             start += values
         axes.set_yticks(places, [_name(data, m) for m in methods])
         axes.set_xlabel(title)

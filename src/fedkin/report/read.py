@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.history import History, Row
+from fedkin.results.history import History, Record
 
 REFERENCE = "local"
 FINE = 10_000  # mixing weights are kept as whole numbers of this part
@@ -92,8 +92,8 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     methods = []
     for name, members in groups.items():
         books = [_Book(run) for run in members]
-        for run, book in zip(members, books):
-            federations.setdefault(_federation_key(run), book.federation())
+        for run, checkpoint in zip(members, books):
+            federations.setdefault(_federation_key(run), checkpoint.federation())
         methods.append(_method(name, members, books, len(groups)))
     order = list(federations)
     for method in methods:
@@ -167,12 +167,12 @@ def _method(name: str, runs: list[Run], books: list[_Book], methods: int) -> dic
                 "seed": run.seed,
                 "folder": str(run.folder),
                 "federation": _federation_key(run),
-                **book.outcome(),
+                **checkpoint.outcome(),
             }
-            for run, book in zip(runs, books)
+            for run, checkpoint in zip(runs, books)
         ],
-        "curves": {metric: _curve([book.scores[metric] for book in books]) for metric in SCORES},
-        "costs": {kind: _mean_by_round([book.costs[kind] for book in books]) for kind in first.costs},
+        "curves": {metric: _curve([checkpoint.scores[metric] for checkpoint in books]) for metric in SCORES},
+        "costs": {kind: _mean_by_round([checkpoint.costs[kind] for checkpoint in books]) for kind in first.costs},
         "clients": {metric: _table(first.scores[metric], first.size, first.done) for metric in SCORES},
         "swept": sorted(first.swept),
         "took_part": [sorted(first.asked.get(round, ())) for round in range(1, first.done + 1)],
@@ -213,12 +213,12 @@ class _Book:
         self.edges: Any = None
         self.mean_kld: float | None = None
         self.done = 0
-        for row in run.history.rows:
+        for row in run.history.records:
             self._take(row)
         known = [client for table in self.about.values() for client in table]
         self.size = max([*known, -1]) + 1
 
-    def _take(self, row: Row) -> None:
+    def _take(self, row: Record) -> None:
         round, client, metric, value, scope = row
         self.done = max(self.done, round)
         if metric in self.scores and client is not None:

@@ -1,6 +1,6 @@
 // Charts that know nothing of federated learning. Each has a text alternative and can be walked with the arrow keys.
 
-// series: [{name, colour, dash, width, points: [[x, y]], band: [[x, low, high]], dots: Set of x, faint: [[[x, y]]]}]
+// series: [{name, color, dash, width, points: [[x, y]], band: [[x, low, high]], dots: Set of x, faint: [[[x, y]]]}]
 function lineChart(
   place,
   {
@@ -87,7 +87,7 @@ function lineChart(
         x2: x(mark.x),
         y1: edge.top,
         y2: height - edge.bottom,
-        stroke: mark.colour || token("soft"),
+        stroke: mark.color || token("soft"),
         "stroke-dasharray": mark.dash || "4 3",
         "stroke-width": 1.3,
       }),
@@ -108,19 +108,19 @@ function lineChart(
       chart.append(
         svg("path", {
           d: `${path(band.map((b) => [b[0], b[2]]))}L${path([...band].reverse().map((b) => [b[0], b[1]])).slice(1)}Z`,
-          fill: s.colour,
+          fill: s.color,
           opacity: 0.16,
         }),
       );
     for (const line of s.faint || [])
-      chart.append(svg("path", { d: path(line), fill: "none", stroke: s.colour, opacity: 0.28, "stroke-width": 0.8 }));
+      chart.append(svg("path", { d: path(line), fill: "none", stroke: s.color, opacity: 0.28, "stroke-width": 0.8 }));
   }
   for (const s of drawn) {
     chart.append(
       svg("path", {
         d: path(s.points),
         fill: "none",
-        stroke: s.colour,
+        stroke: s.color,
         "stroke-width": s.width || 2,
         "stroke-dasharray": s.dash || null,
         "stroke-linejoin": "round",
@@ -128,7 +128,7 @@ function lineChart(
     );
     for (const p of s.points)
       if (known(p[1]) && (s.points.length === 1 || (s.dots && s.dots.has(p[0]))))
-        chart.append(svg("circle", { cx: x(p[0]), cy: y(value(p[1])), r: 3, fill: s.colour }));
+        chart.append(svg("circle", { cx: x(p[0]), cy: y(value(p[1])), r: 3, fill: s.color }));
   }
   if (room > 14) {
     const ends = drawn
@@ -143,8 +143,8 @@ function lineChart(
           {
             x: width - room + 9,
             y: at - over + 4,
-            fill: s.colour,
-            css: { fill: s.colour, fontWeight: s.width > 2 ? 650 : 450, cursor: onPick ? "pointer" : "" },
+            fill: s.color,
+            css: { fill: s.color, fontWeight: s.width > 2 ? 650 : 450, cursor: onPick ? "pointer" : "" },
             onclick: onPick ? () => onPick(s) : null,
           },
           s.name.length > 22 ? `${s.name.slice(0, 21)}…` : s.name,
@@ -183,7 +183,7 @@ function lineChart(
       .sort((a, b) => b.p[1] - a.p[1]);
     const told = marks.filter((m) => m.x === value && m.tip).map((m) => [m.tip, ""]);
     const lines = near.map(({ s, p }) => [
-      el("span", {}, el("span", { class: "swatch", css: { background: s.colour } }), s.name),
+      el("span", {}, el("span", { class: "swatch", css: { background: s.color } }), s.name),
       yFormat(p[1], true),
     ]);
     showTip(
@@ -226,7 +226,7 @@ function powers(low, high) {
   return out.filter((t) => t >= low && t <= high);
 }
 
-// A matrix as cells. value(i, j) in 0..1 or null; strip: a colour for each row; hover(i, j) gives the tooltip's content.
+// A matrix as cells. value(i, j) in 0..1 or null; strip: a color for each row; hover(i, j) gives the tooltip's content.
 function heatMap(
   place,
   { rows: down, columns: across, value, paint, strip, stripAcross, hover, label, height, cursor, onCell, gap = 0 },
@@ -334,7 +334,7 @@ function heatMap(
   return canvas;
 }
 
-// Horizontal stacked bars: items [{name, colour, parts: [number], tip}], the parts named by `parts`.
+// Horizontal stacked bars: items [{name, color, parts: [number], tip}], the parts named by `parts`.
 function stackedBars(place, { items, parts, shades, format, label }) {
   const width = Math.max(260, place.clientWidth || 500),
     line = 27,

@@ -12,7 +12,7 @@ function methodPanels(content, method, round) {
   }
   if (facts.graph && facts.clusters) {
     cedarPanels(content, method, round);
-    take("graph", "cosines", "graph_evenness", "centres");
+    take("graph", "cosines", "graph_evenness", "centers");
   }
   if (facts.utilities || facts.phase) {
     pflicPanels(content, method, round);
@@ -45,7 +45,7 @@ const chartBox = () => el("div", {});
 function lineFact(content, width, title, note, series, round, more = {}) {
   const box = chartBox();
   content.append(
-    panel(width, title, note, series.length > 1 ? legend(series.map((s) => [s.name, s.colour])) : null, box),
+    panel(width, title, note, series.length > 1 ? legend(series.map((s) => [s.name, s.color])) : null, box),
   );
   lineChart(box, {
     series,
@@ -61,7 +61,7 @@ function lineFact(content, width, title, note, series, round, more = {}) {
 }
 const asSeries = (name, entries, index = 0) => ({
   name,
-  colour: index ? colour(index) : token("accent"),
+  color: index ? color(index) : token("accent"),
   points: (entries || []).filter((e) => known(e[1])),
 });
 
@@ -73,15 +73,15 @@ function kinPanel(content, method, round) {
   if (!kin.length || kin.every(([, k]) => k.borrowed < 1e-6)) return;
   const rand = federation.kin && method.facts.rand_index;
   const series = [
-    { name: "borrowed at all", colour: NEUTRAL(), dash: "2 3", points: kin.map(([r, k]) => [r, k.borrowed]) },
+    { name: "borrowed at all", color: NEUTRAL(), dash: "2 3", points: kin.map(([r, k]) => [r, k.borrowed]) },
     {
       name: federation.kin ? "of it from kin" : "likeness of sources",
-      colour: token("accent"),
+      color: token("accent"),
       width: 2.5,
       points: kin.filter(([, k]) => known(k.kin)).map(([r, k]) => [r, k.kin]),
     },
-    { name: "an even mix", colour: token("soft"), dash: "6 4", points: kin.map(([r, k]) => [r, k.chance]) },
-    rand ? { name: "Rand index", colour: colour(1), points: rand.filter((e) => known(e[1])) } : null,
+    { name: "an even mix", color: token("soft"), dash: "6 4", points: kin.map(([r, k]) => [r, k.chance]) },
+    rand ? { name: "Rand index", color: color(1), points: rand.filter((e) => known(e[1])) } : null,
   ].filter(Boolean);
   lineFact(
     content,
@@ -113,7 +113,7 @@ function clusterPanel(content, method, round) {
     panel(
       "w6",
       method.class === "PFLIC" ? "Identities over rounds" : "Clusters over rounds",
-      `A row is a client, a column a round; a colour is a cluster.${phase ? ` Identities are frozen from round ${phase[0]} on.` : ""}${federation.kin ? " The strip on the left is the hidden group." : ""}`,
+      `A row is a client, a column a round; a color is a cluster.${phase ? ` Identities are frozen from round ${phase[0]} on.` : ""}${federation.kin ? " The strip on the left is the hidden group." : ""}`,
       box,
       numbers(["round", ...order.map((c) => federation.names[c])], () =>
         history.map(([r, , raw]) => [
@@ -131,7 +131,7 @@ function clusterPanel(content, method, round) {
     gap: 1,
     value: (i, j) => (known(byRound.get(j + 1)?.[1][order[i]]) ? hexRgb(paints.get(j + 1)(order[i])) : null),
     paint: (tint) => tint,
-    strip: federation.kin ? (i) => colour(federation.kin[order[i]]) : null,
+    strip: federation.kin ? (i) => color(federation.kin[order[i]]) : null,
     label: `Cluster of each client in each of ${rounds} rounds`,
     hover: (i, j) => {
       const raw = byRound.get(j + 1)?.[2][order[i]];
@@ -160,7 +160,7 @@ function cedarPanels(content, method, round) {
     content.append(
       panel(
         "w6",
-        "Graph between cluster centres",
+        "Graph between cluster centers",
         `Weights with which a cluster's model takes from the others, before propagation (round ${at}). Even would be ${percent(1 / k)}.`,
         box,
       ),
@@ -179,8 +179,8 @@ function cedarPanels(content, method, round) {
         rows: k,
         columns: k,
         value: (i, j) => graph[i][j] / Math.max(...graph.flat()),
-        label: `Graph of ${k} centres`,
-        hover: (i, j) => [el("b", {}, `centre ${i} takes from ${j}`), percent(graph[i][j])],
+        label: `Graph of ${k} centers`,
+        hover: (i, j) => [el("b", {}, `center ${i} takes from ${j}`), percent(graph[i][j])],
       });
   }
   if (method.facts.graph_evenness)
@@ -207,7 +207,7 @@ function ringGraph(graph, members, name, width) {
   const top = Math.max(...between.map((b) => b[2]), 1e-9);
   return svg(
     "svg",
-    { width, height, role: "img", "aria-label": `Graph of ${k} cluster centres with ${members.join(", ")} clients` },
+    { width, height, role: "img", "aria-label": `Graph of ${k} cluster centers with ${members.join(", ")} clients` },
     between.map(([i, j, w]) => {
       const [a, b] = [spot(i), spot(j)];
       return svg("line", {
@@ -228,7 +228,7 @@ function ringGraph(graph, members, name, width) {
             cx: x,
             cy: y,
             r: 9 + 15 * Math.sqrt(count / most),
-            fill: colour(name[i]),
+            fill: color(name[i]),
             stroke: token("panel"),
             "stroke-width": 2,
           }),
@@ -252,7 +252,7 @@ function cellTable(matrix, names, tint) {
     low = Math.min(...all),
     high = Math.max(...all);
   const head = (i) =>
-    el("th", { scope: "row" }, el("span", { class: "swatch", css: { background: colour(tint[i]) } }), names[i]);
+    el("th", { scope: "row" }, el("span", { class: "swatch", css: { background: color(tint[i]) } }), names[i]);
   return el(
     "div",
     { class: "wide" },
@@ -316,7 +316,7 @@ function pflicPanels(content, method, round) {
       times.map((t, c) => ({
         x: t,
         y: utility[c],
-        fill: clusters && known(clusters[c]) ? colour(clusters[c]) : NEUTRAL(),
+        fill: clusters && known(clusters[c]) ? color(clusters[c]) : NEUTRAL(),
         tip: () =>
           clientTip(federation, c, [
             ["took part in", count(t, "round")],
@@ -458,7 +458,7 @@ function dcpflPanels(content, method, round) {
   const ends = (facts.rdp_end || []).map(([seen, step]) => ({ x: loss[step - 1]?.[0] ?? seen, seen }));
   const trials = (facts.trial || []).map(([at, t], i) => ({
     x: at,
-    colour: t.outcome === "accepted" ? token("gain") : token("lose"),
+    color: t.outcome === "accepted" ? token("gain") : token("lose"),
     dash: t.outcome === "accepted" ? "1 0" : "2 4",
     text: t.outcome === "accepted" ? `split, γ̃ ${plain(t.gamma)}` : `refused, γ̃ ${plain(t.gamma)}`,
     row: i % 3,

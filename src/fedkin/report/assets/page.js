@@ -4,7 +4,7 @@ const state = {
   method: 0,
   round: null,
   part: null,
-  colour: "",
+  color: "",
   place: "mixing",
   order: "",
   truth: "groups",
@@ -29,7 +29,7 @@ const methodChoice = () =>
   DATA.methods.length > 1
     ? choice(
         "Method",
-        DATA.methods.map((m, i) => [i, m.name, methodColour(i)]),
+        DATA.methods.map((m, i) => [i, m.name, methodColor(i)]),
         state.method,
         (i) => {
           state.method = i;

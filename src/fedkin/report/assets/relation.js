@@ -32,7 +32,7 @@ function weightsOf(method, frame, part) {
   return weight;
 }
 
-// Cluster numbers are names that some methods give anew in each round: a cluster keeps the colour of the one before it
+// Cluster numbers are names that some methods give anew in each round: a cluster keeps the color of the one before it
 // with which it shares most members.
 const stableCache = new WeakMap();
 function stableClusters(method) {
@@ -115,34 +115,34 @@ function orderOf(method, round) {
     (clusters ? ["cluster", "group", "label"] : ["group", "label"]);
   return [...Array(n).keys()].sort((a, b) => by.reduce((d, key) => d || keys[key](a) - keys[key](b), 0) || a - b);
 }
-// What clients can be coloured by, the chosen or the most telling first.
-function colouring(method) {
+// What clients can be colored by, the chosen or the most telling first.
+function coloring(method) {
   const federation = federationOf(method);
   const all = [
     method.facts.clusters && ["cluster", "cluster"],
     federation.kin && ["group", "hidden group"],
     federation.labels && ["label", "main label"],
   ].filter(Boolean);
-  return all.sort((a, b) => (b[0] === state.colour) - (a[0] === state.colour));
+  return all.sort((a, b) => (b[0] === state.color) - (a[0] === state.color));
 }
-// There are ten colours: where there are more clusters, those of a single client go without.
+// There are ten colors: where there are more clusters, those of a single client go without.
 function clusterPaint(clusters) {
   const sizes = new Map();
   for (const name of clusters || []) sizes.set(name, (sizes.get(name) || 0) + 1);
   const many = sizes.size > 10;
   return (c) =>
-    clusters && known(clusters[c]) && !(many && sizes.get(clusters[c]) === 1) ? colour(clusters[c]) : NEUTRAL();
+    clusters && known(clusters[c]) && !(many && sizes.get(clusters[c]) === 1) ? color(clusters[c]) : NEUTRAL();
 }
-function nodeColour(method, round) {
+function nodeColor(method, round) {
   const federation = federationOf(method),
     clusters = clustersAt(method, round);
-  const by = colouring(method)[0]?.[0];
+  const by = coloring(method)[0]?.[0];
   const source = { cluster: clusters, group: federation.kin, label: federation.labels?.map((l) => l && mainLabel(l)) }[
     by
   ];
   return by === "cluster"
     ? clusterPaint(clusters)
-    : (c) => (source && known(source[c]) ? colour(source[c]) : NEUTRAL());
+    : (c) => (source && known(source[c]) ? color(source[c]) : NEUTRAL());
 }
 
 // What the borrowed weight says about kin: its share from the own hidden group, or the likeness of those it comes from.
@@ -283,7 +283,7 @@ function drawGraph(place, method, frame, part, round) {
     pad = 22;
   const goal = places(method, frame, part),
     old = lastPlaces.get(method.name);
-  const paint = nodeColour(method, round),
+  const paint = nodeColor(method, round),
     most = Math.max(...(federation.train || [1]), 1);
   const radius = (c) =>
     Math.max(2.5, Math.min(12, 62 / Math.sqrt(n)) * Math.sqrt((federation.train?.[c] ?? most) / most));
@@ -426,7 +426,7 @@ function drawMatrix(place, method, frame, part, round, graph) {
     order = orderOf(method, round),
     weight = weightsOf(method, frame, part),
     n = order.length,
-    paint = nodeColour(method, round);
+    paint = nodeColor(method, round);
   let most = 0,
     least = 1;
   for (let i = 0; i < n; i++)
@@ -475,7 +475,7 @@ function drawTruth(place, method, round) {
   const value = groups
     ? (i, j) => (federation.kin[order[i]] === federation.kin[order[j]] ? 0.75 : 0)
     : (i, j) => alike(order[i], order[j]);
-  const paint = (c) => (federation.kin && known(federation.kin[c]) ? colour(federation.kin[c]) : NEUTRAL());
+  const paint = (c) => (federation.kin && known(federation.kin[c]) ? color(federation.kin[c]) : NEUTRAL());
   heatMap(place, {
     rows: n,
     columns: n,
@@ -615,7 +615,7 @@ function relationPanels(content, method, round, part) {
     return;
   }
   const frame = frameAt(method, round);
-  const colours = colouring(method);
+  const colors = coloring(method);
   const graphBox = el("div", {}),
     matrixBox = el("div", {}),
     truthBox = el("div", {}),
@@ -637,7 +637,7 @@ function relationPanels(content, method, round, part) {
     el(
       "div",
       { class: "controls all" },
-      colours.length ? selectBox("colour by", colours, colours[0][0], again("colour")) : null,
+      colors.length ? selectBox("color by", colors, colors[0][0], again("color")) : null,
       federation.labels
         ? selectBox(
             "nearness",

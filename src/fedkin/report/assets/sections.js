@@ -106,7 +106,7 @@ function renderResult() {
             el(
               "td",
               { class: best[k] !== null && value(DATA.methods[i]) === best[k] ? "best" : null },
-              k === 0 ? el("span", { class: "swatch", css: { background: methodColour(i) } }) : null,
+              k === 0 ? el("span", { class: "swatch", css: { background: methodColor(i) } }) : null,
               text(DATA.methods[i]),
             ),
           ),
@@ -168,7 +168,7 @@ function tiles(reference) {
 function warnings() {
   const out = [];
   for (const m of DATA.methods) {
-    if (m.sees_test) out.push(`${m.name} learned from test rows, as its paper does: its accuracies are optimistic.`);
+    if (m.sees_test) out.push(`${m.name} learned from test rows, as its paper does: its accuracies are optimiztic.`);
     const dropped = over(m, (r) => r.dropped).reduce((a, b) => a + b, 0);
     if (dropped)
       out.push(
@@ -200,11 +200,11 @@ function renderLearning() {
     const curve = m.curves[state.metric],
       at = position(m),
       chosen = i === state.method;
-    if (!curve) return { name: m.name, colour: methodColour(i), points: [] };
+    if (!curve) return { name: m.name, color: methodColor(i), points: [] };
     return {
       name: m.name,
       index: i,
-      colour: methodColour(i),
+      color: methodColor(i),
       dash: methodDash(i),
       width: chosen && several ? 3 : 2,
       points: curve.round.map((r, k) => [at(r), curve.mean[k]]),
@@ -252,7 +252,7 @@ function renderLearning() {
     el(
       "figure",
       { class: "panel" },
-      several ? legend(DATA.methods.map((m, i) => [m.name, methodColour(i)])) : null,
+      several ? legend(DATA.methods.map((m, i) => [m.name, methodColor(i)])) : null,
       box,
       el(
         "p",
@@ -583,7 +583,7 @@ function renderClients() {
       { class: "panel" },
       el("h3", {}, "Training rows by label and client"),
       federation.kin
-        ? legend([...new Set(federation.kin)].sort((a, b) => a - b).map((g) => [`hidden group ${g}`, colour(g)]))
+        ? legend([...new Set(federation.kin)].sort((a, b) => a - b).map((g) => [`hidden group ${g}`, color(g)]))
         : null,
       box,
       numbers(
@@ -656,7 +656,7 @@ function renderClients() {
               cx: x,
               cy: (k + 0.5) * line + 4,
               r: Math.max(0.8, radius(v)),
-              fill: federation.kin && known(federation.kin[c]) ? colour(federation.kin[c]) : token("accent"),
+              fill: federation.kin && known(federation.kin[c]) ? color(federation.kin[c]) : token("accent"),
               opacity: 0.85,
             })
           : "",

@@ -1,4 +1,4 @@
-// Elements, numbers for people, colours, the tooltip. Text always goes in as text nodes: a client's name is never markup.
+// Elements, numbers for people, colors, the tooltip. Text always goes in as text nodes: a client's name is never markup.
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -62,21 +62,21 @@ function ticks(low, high, wanted = 5) {
   return out;
 }
 
-// ---- colours: Okabe and Ito's, told apart by the colour-blind; darker or lighter by theme
-const COLOURS = {
+// ---- colors: Okabe and Ito's, told apart by the color-blind; darker or lighter by theme
+const COLORS = {
   light: ["#0072b2", "#d55e00", "#009e73", "#a8518a", "#b07d00", "#3a9bd9", "#6b4fa0", "#5f6b2d", "#8c2d2d", "#2f7f8f"],
   dark: ["#56a9e8", "#f08a4b", "#2fc79b", "#dd93c0", "#e6b93c", "#8fd0f7", "#b39ddb", "#b5c26a", "#e58a8a", "#6cc7d6"],
 };
 const DASHES = ["", "7 3", "2 3", "9 3 2 3", "5 5", "1 4", "12 4"];
 const theme = () => document.documentElement.dataset.theme;
-const colour = (index) => COLOURS[theme()][((index % 10) + 10) % 10];
+const color = (index) => COLORS[theme()][((index % 10) + 10) % 10];
 const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const NEUTRAL = () => (theme() === "dark" ? "#7b8594" : "#8a929d");
-// a method keeps its colour through the page; training alone is the grey one
-function methodColour(index) {
+// a method keeps its color through the page; training alone is the grey one
+function methodColor(index) {
   if (DATA.methods[index].name === DATA.reference) return NEUTRAL();
   const before = DATA.methods.slice(0, index).filter((m) => m.name !== DATA.reference).length;
-  return colour(before);
+  return color(before);
 }
 const methodDash = (index) =>
   DATA.methods[index].name === DATA.reference ? "3 3" : DASHES[Math.floor(index / 8) % DASHES.length];

@@ -1,0 +1,1 @@
+"""What clients do with their own data: training, evaluation, single gradient steps."""

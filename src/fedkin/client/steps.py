@@ -1,0 +1,67 @@
+"""Single gradient steps at a client, and parts of a row, for methods whose local work is not plain SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedkin.models.network import Layout, Loss, Network
+from fedkin.protocol import Client, Examples
+
+OTHER_EPOCHS = 1 << 20  # epochs counted from here shuffle anew: batches independent of those that train
+
+
+def slope(net: Network, parameters: Tensor, rows: Examples, loss: Loss | None = None) -> Tensor:
+    """Flat gradient of the loss on a batch at these flat parameters, which stay loaded."""
+    net.trainable.copy_(parameters)
+    return torch.cat([g.reshape(-1) for g in net.gradients(rows.x, rows.y, loss, net.parameters)])
+
+
+def descent(client: Client, lr: float | None = None) -> Callable[[list[Tensor], list[Tensor]], None]:
+    """`step(values, gradient)` moves values in place by the run's SGD, to the bit as `local.sgd` does; its momentum
+    lives as long as the function."""
+    training = client.training
+    rate = training.lr if lr is None else lr
+    velocity: list[Tensor] = []
+
+    def step(values: list[Tensor], gradient: list[Tensor]) -> None:
+        if training.weight_decay:
+            gradient = list(torch._foreach_add(gradient, values, alpha=training.weight_decay))
+        if training.momentum:
+            if not velocity:
+                velocity.extend(torch.zeros_like(v) for v in values)
+            torch._foreach_mul_(velocity, training.momentum)
+            torch._foreach_add_(velocity, gradient)
+            gradient = velocity
+        torch._foreach_add_(values, gradient, alpha=-rate)
+
+    return step
+
+
+def without_extras(client: Client) -> Client:
+    """The same client with neither momentum nor weight decay."""
+    return client._replace(training=replace(client.training, momentum=0.0, weight_decay=0.0))
+
+
+def last_layers(layout: Layout, count: int) -> tuple[Tensor, Tensor]:
+    """Positions of everything else, and of the `count` layers that end with the head."""
+    if not 0 <= count <= layout.head_layer + 1:
+        raise ValueError(
+            f"{count} layers were asked for; this network has {layout.head_layer + 1} up to its head: "
+            f"{', '.join(layer.name for layer in layout.layers[: layout.head_layer + 1])}."
+        )
+    inside = torch.zeros(layout.size, dtype=torch.bool)
+    for layer in layout.layers[layout.head_layer + 1 - count : layout.head_layer + 1]:
+        inside[layer.positions] = True
+    return (~inside).nonzero().flatten(), inside.nonzero().flatten()
+
+
+def joined(size: int, *parts: tuple[Tensor, Tensor]) -> Tensor:
+    """A row put together from (positions, values)."""
+    row = torch.empty(size)
+    for positions, values in parts:
+        row[positions] = values
+    return row

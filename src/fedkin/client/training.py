@@ -1,0 +1,80 @@
+"""What clients do with their own data: building blocks that methods share as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain, count, islice
+
+import torch
+from torch import Tensor
+
+from fedkin.models.network import Loss
+from fedkin.protocol import Client, Examples
+
+
+def batches(client: Client, *, epoch: int, rows: Examples | None = None) -> Iterator[Examples]:
+    """One epoch of shuffled batches, a pure function of (run seed, round, client, epoch)."""
+    x, y = rows if rows is not None else Examples(client.data.x, client.data.y)
+    generator = torch.Generator().manual_seed((client.seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % (1 << 63))
+    order = torch.randperm(len(y), generator=generator)
+    size = client.training.batch_size
+    # one gather for the epoch: cheaper than one for each batch, and views after that keep channels_last
+    for xs, ys in zip(x[order].split(size), y[order].split(size)):
+        if len(ys) == 1 and client.net.needs_pairs:
+            # batch norm has no variance of one row; seen twice, its mean loss and gradient are the same
+            xs, ys = xs.repeat(2, *[1] * (xs.dim() - 1)), ys.repeat(2)
+        yield Examples(xs, ys)
+
+
+def stream(
+    client: Client, *, epochs: int | None = None, steps: int | None = None, first_epoch: int = 0
+) -> Iterator[Examples]:
+    """Batches of so many epochs (where None: the run's), or so many batches out of as many epochs as that takes."""
+    if steps is not None:
+        endless = chain.from_iterable(batches(client, epoch=epoch) for epoch in count(first_epoch))
+        yield from islice(endless, steps)
+        return
+    for epoch in range(first_epoch, first_epoch + (client.training.epochs if epochs is None else epochs)):
+        yield from batches(client, epoch=epoch)
+
+
+def sgd(
+    client: Client,
+    start: Tensor,
+    *,
+    epochs: int | None = None,
+    steps: int | None = None,
+    lr: float | None = None,
+    regularizer_gradient: Callable[[Tensor], Tensor] | None = None,
+    loss: Loss | None = None,
+    first_epoch: int = 0,
+) -> Tensor:
+    """Local SGD from the row `start`; returns the trained row. So many epochs, or so many steps (batches).
+
+    `pull(w)` is the gradient of a regularizer at the flat parameters w, added to the loss gradient (a proximal term is
+    `lambda w: mu * (w - center)`). `loss(net, x, y)` stands in for cross entropy. Parameters that a surrounding
+    `net.frozen(...)` holds do not move, neither by momentum nor by decay.
+    """
+    net, training = client.net, client.training
+    net.load(start)
+    net.train()
+    step = training.lr if lr is None else lr
+    moving = [i for i, p in enumerate(net.parameters) if p.requires_grad]
+    if not moving:
+        raise ValueError("Every parameter is frozen: there is nothing to train.")
+    parameters, views = [net.parameters[i] for i in moving], [net.views[i] for i in moving]
+    velocity = [torch.zeros_like(v) for v in views] if training.momentum else []
+    for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch):
+        gradient = net.gradients(x, y, loss, parameters)
+        # Not in place: where a network adds two parameters, autograd gives both the same gradient tensor.
+        if regularizer_gradient is not None:  # into the gradient before momentum, or the minimum would be another one
+            extra = net.pieces(regularizer_gradient(net.trainable))
+            gradient = list(torch._foreach_add(gradient, [extra[i] for i in moving]))
+        if training.weight_decay:
+            gradient = list(torch._foreach_add(gradient, views, alpha=training.weight_decay))
+        if training.momentum:
+            torch._foreach_mul_(velocity, training.momentum)
+            torch._foreach_add_(velocity, gradient)
+            gradient = velocity
+        torch._foreach_add_(views, gradient, alpha=-step)
+    return net.vector()

@@ -1,0 +1,136 @@
+"""Which node speaks for which client now. A client is its own name: it may come back as another node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import httpx
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedkin.deploy.codec import Malformed, SiteInfo, decode_card
+
+T = TypeVar("T")
+LOOK_EVERY = 1.0  # seconds between two looks at who is there
+ASK_AGAIN = 10.0  # seconds before a node that did not introduce itself is asked again
+
+
+class Node(NamedTuple):
+    id: int
+    started: str
+    """When it was last activated: a supernode that was restarted has lost what it was at."""
+    key: bytes
+
+
+class NodeDirectory:
+    def __init__(
+        self,
+        grid: Grid,
+        names: Sequence[str],
+        *,
+        tell: Callable[[str], None],
+        bind_keys: bool = False,
+        keys: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """`bind_keys`: a name belongs to the key it first came with; `keys` are those of before."""
+        self._grid, self._names, self._bind, self._notify = grid, set(names), bind_keys, tell
+        self.infos: dict[str, SiteInfo] = {}
+        self._nodes: dict[int, Node] = {}
+        self._speaks: dict[str, int] = {}
+        self.keys: dict[str, bytes] = dict(keys or {})
+        self._asked: dict[str, Node] = {}
+        self._met: dict[Node, float] = {}
+        """Nodes that were asked who they are, and when they may be asked again; one that was restarted is a new one."""
+        self._looked = 0.0
+
+    def node(self, name: str) -> Node | None:
+        """The node that speaks for a client, if it is there."""
+        return self._nodes.get(self._speaks.get(name, 0))
+
+    def look(self) -> float:
+        """See who is there, ask newcomers for their names; returns for how long the superlink did not answer."""
+        if time.monotonic() - self._looked < LOOK_EVERY:
+            return 0.0
+        begin = time.monotonic()
+        found = call(lambda: list(self._grid.get_nodes()))
+        self._looked = time.monotonic()
+        if found is None:
+            return self._looked - begin
+        self._nodes = {n.node_id: Node(n.node_id, n.last_activated_at, n.public_key) for n in found}
+        new = [node for node in self._nodes.values() if self._met.get(node, 0.0) < self._looked]
+        hello = [Message(RecordDict(), dst_node_id=node.id, message_type="query.hello") for node in new]
+        for node, sent in zip(new, push(self._grid, hello)):
+            if sent:
+                self._asked[sent] = node
+                self._met[node] = float("inf")
+        for reply in regularizer_gradient(self._grid, self._asked):
+            self._hear(self._asked.pop(reply.metadata.reply_to_message_id), reply)
+        return self._looked - begin
+
+    def absent(self) -> list[str]:
+        return sorted(name for name in self._names if self.node(name) is None)
+
+    def _hear(self, newcomer: Node, reply: Message) -> None:
+        node, key = newcomer.id, newcomer.key
+        if reply.has_error():
+            self._met[newcomer] = time.monotonic() + ASK_AGAIN
+            self._notify(f"node {node} did not say who it is: {reason(reply)}")
+            return
+        try:
+            info = decode_card(reply.content)
+        except Malformed as error:
+            self._notify(f"node {node} is not let in: {error}")
+            return
+        if info.error:
+            self._notify(f"node {node} ('{info.client}') cannot take part: {info.error}")
+        elif info.client not in self._names:
+            self._notify(f"node {node} is not let in: '{info.client}' is none of {', '.join(sorted(self._names))}")
+        elif self._bind and self.keys.setdefault(info.client, key) != key:
+            self._notify(f"node {node} is not let in: it calls itself '{info.client}', but has another key")
+        elif info.client in self.infos and self.infos[info.client].shape != info.shape:
+            self._notify(f"node {node} is not let in: '{info.client}' has rows of another shape than before")
+        else:
+            self._notify(f"{info.client} is there, as node {node}, with {info.train} training rows")
+            self.infos[info.client] = info
+            self._speaks[info.client] = node
+
+    def gather(self, seconds: float) -> list[str]:
+        """Wait until all are there; returns those that are not."""
+        end = time.monotonic() + seconds
+        while self.absent() and time.monotonic() < end:
+            self.look()
+            time.sleep(0.2)
+        return self.absent()
+
+
+# ---- the grid, with its failures as values
+def call(ask: Callable[[], T]) -> T | None:
+    """What the superlink answers; None if it does not. Flower itself has tried again for a while by then."""
+    try:
+        return ask()
+    except httpx.TransportError:
+        return None
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code < 500:
+            raise
+        return None
+
+
+def push(grid: Grid, messages: list[Message]) -> list[str | None]:
+    """The messages' ids, None for those that could not be sent."""
+    if not messages:
+        return []
+    sent = call(lambda: list(grid.push_messages(messages)))
+    return [i or None for i in sent] if sent and len(sent) == len(messages) else [None] * len(messages)
+
+
+def regularizer_gradient(grid: Grid, ids: Iterable[str]) -> list[Message]:
+    wanted = list(ids)
+    return (call(lambda: list(grid.pull_messages(wanted))) or []) if wanted else []
+
+
+def reason(reply: Message) -> str:
+    lines = (reply.error.reason or "").strip().splitlines()
+    return f"{lines[-1] if lines else 'no reason given'} (Flower's code {reply.error.code})"

@@ -1,0 +1,352 @@
+"""`fedkin deploy`: a ready app for Flower, and keys to try TLS and node authentication with."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import shlex
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+VERSIONS = "flwr>=1.41,<1.42"
+HELP = """\
+usage: fedkin deploy init DIR [flags]     an app for Flower, a file for each site, and the commands to start them
+       fedkin deploy keys DIR [flags]     a CA, the superlink's certificate and a key for each site, to try TLS with
+"""
+
+
+@dataclass(frozen=True)
+class Init:
+    """An app for Flower, a file for each site, and the commands to start them."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """A new folder."""
+    method: str = "fedcedar"
+    """Method to run (see `fedkin list methods`)."""
+    clients: tuple[str, ...] = ("north", "south", "west")
+    """Names of the sites; each is one client, for ever."""
+    data: str = "digits"
+    """A built-in data set to try things with: each site gets its part. Sites then name their own files."""
+    rounds: int = 3
+    """Rounds of communication."""
+    superlink: str = "127.0.0.1:8000"
+    """Address and port of the superlink, as the sites see it."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A CA, the superlink's certificate and a key for each site. For trying: in earnest, sites make their own keys."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """The folder that `fedkin deploy init` made."""
+    hosts: tuple[str, ...] = ("localhost", "127.0.0.1")
+    """Names and addresses under which sites reach the superlink."""
+    days: int = 365
+    """How long the certificates are valid."""
+
+
+def main(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0 if words else 2
+    if words[0] == "init":
+        init(tyro.cli(Init, args=words[1:], prog="fedkin deploy init"))
+    elif words[0] == "keys":
+        keys(tyro.cli(Keys, args=words[1:], prog="fedkin deploy keys"))
+    else:
+        raise ValueError(f"There is no 'fedkin deploy {words[0]}'. Known: init, keys.")
+    return 0
+
+
+# ---- init
+def init(given: Init) -> None:
+    from fedkin.data import DATASETS
+    from fedkin.deploy.plan import read
+
+    place = given.folder.resolve()
+    if place.exists() and any(place.iterdir()):
+        raise ValueError(f"{place} is not empty: name a new folder.")
+    if given.data not in DATASETS:
+        raise ValueError(f"There is no data set '{given.data}'. Known: {', '.join(DATASETS)}.")
+    host, _, port = given.superlink.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"superlink='{given.superlink}' must be an address and a port, such as 127.0.0.1:8000.")
+    config = _config(given, place)
+    read({f"{table}.{key}": value for table, keys in config.items() for key, value in keys.items()})  # is it good?
+    files = {
+        "app/pyproject.toml": _pyproject(config),
+        "app/fedkin_app/__init__.py": '"""fedkin as a Flower app."""\n',
+        "app/fedkin_app/server_app.py": "from fedkin.deploy import server\n\napp = server.app\n",
+        "app/fedkin_app/client_app.py": "from fedkin.deploy import client\n\napp = client.app\n",
+        "flower/config.toml": _connections(given.superlink, place),
+        "env.sh": _environment(place),
+        "README.md": _readme(given, port),
+        ".gitignore": "keys/\nsites/\nflower/\nserver/\n",
+    }
+    for part, name in enumerate(sorted(given.clients)):
+        files[f"sites/{name}.toml"] = _site(given, place, name, part)
+    (place / "server").mkdir(parents=True)  # for the superlink's database and the run
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    print(f"{place} holds the app, the sites' files and README.md with the commands to start them.")
+
+
+def _config(given: Init, place: Path) -> dict[str, dict[str, Any]]:
+    """Every field that can be changed on the way: Flower lets --run-config change only what is there."""
+    from fedkin.deploy.plan import RUN, TIME_LIMIT
+    from fedkin.engine.options import Options
+    from fedkin.methods import method
+    from fedkin.protocol import Training
+
+    made = method(given.method)
+    options = {name: getattr(Options(), name) for name in RUN}
+    changed = {"rounds": given.rounds, "time_limit": TIME_LIMIT, "checkpoint_every": 1}
+    return {
+        "method": {"name": given.method, **(_plain(made) if is_dataclass(made) else {})},
+        "model": {"name": "auto", "head": ""},
+        "training": _plain(Training()),
+        "run": {
+            "clients": " ".join(given.clients),
+            "out": str(place / "server" / given.method),
+            "wait": 300.0,
+            "bind_keys": False,
+            **options,
+            **changed,
+        },
+    }
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    out = {}
+    for field in fields(value):
+        default = getattr(value, field.name)
+        if isinstance(default, bool | int | float | str):
+            out[field.name] = default
+        elif default is not None:  # Flower's tables hold no lists
+            out[field.name] = repr(default)
+    return out
+
+
+def _pyproject(config: dict[str, dict[str, Any]]) -> str:
+    lines = [
+        "# A thin adapter: fedkin and torch are installed on every machine beforehand, and are not named here, because",
+        "# Flower would install them again.",
+        "[project]",
+        'name = "fedkin-app"',
+        'version = "1.0.0"',
+        'description = "A method of fedkin as a Flower app."',
+        'license = "Apache-2.0"',
+        f'dependencies = ["{VERSIONS}"]',
+        "",
+        "[tool.flwr.app]",
+        'publisher = "fedkin"',
+        "",
+        "[tool.flwr.app.components]",
+        'serverapp = "fedkin_app.server_app:app"',
+        'clientapp = "fedkin_app.client_app:app"',
+        "",
+        "# What the run does. Change it here, or for one run: flwr run app plain --run-config 'run.rounds=10'",
+        "[tool.flwr.app.config]",
+    ]
+    for table, values in config.items():
+        lines += ["", f"[tool.flwr.app.config.{table}]", *(f"{key} = {_toml(v)}" for key, v in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _connections(superlink: str, place: Path) -> str:
+    return f"""\
+[superlink]
+default = "plain"
+
+[superlink.plain]
+address = "{superlink}"
+insecure = true
+
+[superlink.tls]
+address = "{superlink}"
+root-certificates = {_toml(str(place / "keys" / "ca.crt"))}
+"""
+
+
+def _environment(place: Path) -> str:
+    return f"""\
+export FLWR_HOME={shlex.quote(str(place / "flower"))}
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1  # fedkin and torch are here; nothing is to be downloaded
+export FLWR_DISABLE_UPDATE_CHECK=1
+export FLWR_TELEMETRY_ENABLED=0
+"""
+
+
+def _site(given: Init, place: Path, name: str, part: int) -> str:
+    return f"""\
+# What this site knows of itself. The name leaves the site, and how many rows there are; no row, and no path unless an
+# error message has it.
+name = "{name}"
+state = {_toml(str(place / "sites" / name))}  # private states and the personal model
+data = "{given.data}"  # a built-in data set to try things with, of which this site has one part:
+clients = {len(given.clients)}
+part = {part}
+# Own data, in the place of the three lines above: a file with one row for each example.
+# data = "/path/to/rows.csv"  # a header, numbers, the class (from 0) in the column `label`; or .npz with x and y
+# label = "y"
+"""
+
+
+def _readme(given: Init, port: str) -> str:
+    method, link = given.method, given.superlink
+    names = sorted(given.clients)
+    plain = "\n".join(
+        f"flower-supernode --insecure --superlink {link} --port {9094 + i} --node-config sites/{name}.toml"
+        for i, name in enumerate(names)
+    )
+    secure = "\n".join(
+        f"flower-supernode --root-certificates keys/ca.crt --auth-supernode-private-key keys/{name} "
+        f"--superlink {link} --port {9094 + i} --node-config sites/{name}.toml"
+        for i, name in enumerate(names)
+    )
+    register = "\n".join(f"flwr supernode register keys/{name}.pub tls" for name in names)
+    return f"""\
+# {method} at {len(names)} sites
+
+All machines have Python, `fedkin[flower]` and this folder. Each command below runs in a shell of its own, here, after:
+
+```sh
+. ./env.sh
+```
+
+## Without TLS, on one machine
+
+```sh
+flower-superlink --insecure --host 127.0.0.1 --port {port} --database server/state.db
+```
+
+At each site (on one machine: each with a port of its own):
+
+```sh
+{plain}
+```
+
+Then start the run, and watch it:
+
+```sh
+flwr run app plain --stream
+```
+
+The server's results are in `server/{method}`; each site's personal model in `sites/NAME/RUN/NAME/personal.safetensors`.
+The same command goes on with a run that was stopped; remove `server/{method}` to start over.
+
+## With TLS and keys
+
+```sh
+fedkin deploy keys .
+flower-superlink --host 127.0.0.1 --port {port} --database server/state-tls.db --ssl-ca-certfile keys/ca.crt \\
+  --ssl-certfile keys/server.crt --ssl-keyfile keys/server.key --enable-supernode-auth
+```
+
+Once, so that the superlink knows the sites' keys:
+
+```sh
+{register}
+```
+
+At each site:
+
+```sh
+{secure}
+```
+
+```sh
+flwr run app tls --stream --run-config 'run.bind_keys=true'
+```
+"""
+
+
+# ---- keys
+def keys(given: Keys) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    names = sorted(path.stem for path in (given.folder / "sites").glob("*.toml"))
+    if not names:
+        raise ValueError(f"{given.folder / 'sites'} has no NAME.toml: run `fedkin deploy init {given.folder}` first.")
+    place = given.folder / "keys"
+    if place.exists():
+        raise ValueError(f"{place} is there already: remove it to make new keys.")
+    place.mkdir(mode=0o700)
+
+    now = datetime.datetime.now(datetime.UTC)
+
+    def certificate(name: str, key: Any, issuer: Any, signer: Any) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ
+            .not_valid_after(now + datetime.timedelta(days=given.days))
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        )
+
+    authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    usage = {
+        "digital_signature": False, "content_commitment": False, "key_encipherment": False, "data_encipherment": False,
+        "key_agreement": False, "key_cert_sign": False, "crl_sign": False, "encipher_only": False,
+        "decipher_only": False,
+    }  # fmt: skip
+    root = (
+        certificate("fedkin trial CA", authority, "fedkin trial CA", authority)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(**{**usage, "key_cert_sign": True, "crl_sign": True}), critical=True)
+        .sign(authority, hashes.SHA384())
+    )
+    own = (
+        certificate(given.hosts[0], server, "fedkin trial CA", authority)
+        .add_extension(x509.SubjectAlternativeName([_host(h, x509) for h in given.hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.KeyUsage(**{**usage, "digital_signature": True}), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
+    secret = serialization.PrivateFormat.PKCS8
+    _write(place / "ca.key", authority.private_bytes(pem, secret, none), private=True)
+    _write(place / "ca.crt", root.public_bytes(pem))
+    _write(place / "server.key", server.private_bytes(pem, secret, none), private=True)
+    _write(place / "server.crt", own.public_bytes(pem))
+    for name in names:
+        key = ec.generate_private_key(ec.SECP384R1())
+        _write(place / name, key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, none), private=True)
+        public = key.public_key()
+        ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        _write(place / f"{name}.pub", public.public_bytes(*ssh) + b"\n")
+    print(
+        f"{place} holds the CA, the superlink's certificate (for {', '.join(given.hosts)}) and a key for each of "
+        f"{', '.join(names)}. For trying: in earnest each site makes its own key and sends only NAME.pub."
+    )
+
+
+def _host(name: str, x509: Any) -> Any:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _write(path: Path, content: bytes, *, private: bool = False) -> None:
+    path.touch(mode=0o600 if private else 0o644)
+    path.write_bytes(content)

@@ -1,0 +1,323 @@
+"""The ServerApp: the same loop as everywhere, with an engine whose clients are sites."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.app import Message as Letter
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from fedkin.data.partition import Ints
+from fedkin.deploy.codec import Malformed, Request, SiteInfo, decode_answer, encode_request
+from fedkin.deploy.directory import Node, NodeDirectory, push, reason, regularizer_gradient
+from fedkin.deploy.plan import Plan, read
+from fedkin.engine.checkpoint import Checkpoint
+from fedkin.engine.loop import Result, run
+from fedkin.engine.runner import Outcome, RunSpec, Task
+from fedkin.engine.trackers import Tracker
+from fedkin.protocol import Data, Examples, Message
+from fedkin.results.store import write_json
+
+PAUSE = 0.1  # seconds between two looks for replies
+SILENCE = 5.0  # seconds without an answer of the superlink that are worth a note
+TRIES = 3  # a client whose process dies so many times in one exchange is given up for the round
+PATIENCE = 10.0  # seconds before a node that Flower takes to be gone is asked again, unless it was restarted
+NODE_UNAVAILABLE = 5  # Flower's code where a supernode is gone
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    serve(grid, read(context.run_config))
+
+
+def serve(grid: Grid, plan: Plan) -> Result:
+    out = Path(plan.out)
+    before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
+    keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
+    directory = NodeDirectory(grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys)
+    absent = directory.gather(plan.wait)
+    infos = {name: SiteInfo(**site["card"]) for name, site in before.items()} | directory.infos
+    _check_cards(infos, plan, absent)
+    sites = {name: {"card": info._asdict(), "key": directory.keys.get(name, b"").hex()} for name, info in infos.items()}
+    write_json(out / "sites.json", sites, durable=True)
+    remote = RemoteFederation(tuple(infos[name] for name in plan.clients))
+    name = _name(out)
+    return run(
+        plan.method,
+        remote,
+        model=plan.model,
+        model_options=plan.model_options,
+        head=plan.head,
+        training=plan.training,
+        out=out,
+        label=plan.label,
+        options=plan.options,
+        trackers=[Lines()],
+        connect=lambda spec, checkpoint: Deployment(grid, directory, spec, checkpoint, name, plan.options.time_limit),
+    )
+
+
+def _name(out: Path) -> str:
+    """The run's own name, which a run that goes on keeps, whatever Flower calls it."""
+    path = out / "run.json"
+    if not path.exists() or not (out / "config.json").exists():
+        write_json(path, {"run": secrets.token_hex(8)}, durable=True)
+    name: str = json.loads(path.read_text())["run"]
+    return name
+
+
+def _check_cards(infos: Mapping[str, SiteInfo], plan: Plan, absent: Sequence[str]) -> None:
+    """Everybody has said something of itself, now or when the run was begun."""
+    unknown = [name for name in plan.clients if name not in infos]
+    if unknown:
+        raise RuntimeError(
+            f"Of the clients {', '.join(plan.clients)}, nobody has seen {', '.join(unknown)} within {plan.wait:g} s: "
+            "start their supernodes, or take them out of run.clients, or make run.wait longer."
+        )
+    for name in absent:
+        _say(f"{name} is not there; the run goes on without it until it comes back")
+
+
+@dataclass(frozen=True)
+class RemoteFederation:
+    """The clients as the server knows them: their rows are elsewhere."""
+
+    infos: tuple[SiteInfo, ...]
+
+    def __post_init__(self) -> None:
+        shapes = {info.shape for info in self.infos}
+        if len(shapes) > 1:
+            told = "; ".join(f"{info.client}: [{info.shape}]" for info in self.infos)
+            raise ValueError(f"The sites' rows have different shapes ({told}): make them alike.")
+        headers = {info.columns for info in self.infos if info.columns}
+        if len(headers) > 1:
+            told = "; ".join(f"{info.client}: {info.columns or 'no names'}" for info in self.infos)
+            raise ValueError(f"The sites' columns have other names or another order (digests {told}): make them alike.")
+
+    def __len__(self) -> int:
+        return len(self.infos)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        kinds = {info.data for info in self.infos}
+        return {"engine": "flower", "data": kinds.pop() if len(kinds) == 1 else "own", "clients": len(self)}
+
+    @property
+    def classes(self) -> int:
+        """Of all sites together: one of them may not have every class."""
+        return max(info.classes for info in self.infos)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(map(int, self.infos[0].shape.split()))
+
+    @property
+    def groups(self) -> Ints | None:
+        return None
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        return torch.tensor([info.train for info in self.infos])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(info.client for info in self.infos)
+
+    @property
+    def example(self) -> Tensor:
+        made = torch.zeros(1, *self.shape)
+        return made.contiguous(memory_format=torch.channels_last) if made.dim() == 4 else made
+
+    def data(self, client: int, *, with_test: bool = False) -> Data:
+        raise RuntimeError("Rows never leave their site.")
+
+    def test(self, client: int) -> Examples:
+        raise RuntimeError("Rows never leave their site.")
+
+    def fingerprint(self) -> str:
+        """Of who takes part. Not of how many rows they have: a site's data may grow."""
+        text = json.dumps([self.names, self.shape, self.classes])
+        return blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def facts(self) -> Iterator[tuple[int | None, str, Any]]:
+        for client, info in enumerate(self.infos):
+            yield client, "train_rows", info.train
+            yield client, "validation_rows", info.validation
+            yield client, "test_rows", info.test
+            yield client, "name", info.client
+
+
+@dataclass
+class Ask:
+    """A task on its way."""
+
+    task: Task
+    name: str
+    letter: Any
+    """The task as a record: it is sent again as it is."""
+    node: Node | None = None
+    message: str | None = None
+    tries: int = 0
+    avoid: tuple[Node | None, float] = (None, 0.0)
+    """A node that Flower takes to be gone, and until when it is left alone: for a while it is still on the list."""
+    notes: list[str] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+    def again(self, why: str) -> None:
+        self.notes.append(f"asked again: {why}")
+        self.node = self.message = None
+
+
+class Deployment:
+    """The engine. A task is sent to whatever node speaks for the client, and sent again if that node goes away; it
+    names the state it starts from, so that it makes no difference how often it is sent."""
+
+    def __init__(
+        self, grid: Grid, directory: NodeDirectory, spec: RunSpec, checkpoint: Checkpoint, name: str, time_limit: float
+    ) -> None:
+        self._grid, self._directory, self._spec, self._book = grid, directory, spec, checkpoint
+        self._name, self._limit = name, time_limit
+        # told once, with the first task: an interruption is part of a run's history
+        self._news = [f"the server was started again after round {checkpoint.done}"] if checkpoint.done else []
+
+    def run(self, tasks: list[Task], message: Message) -> list[Outcome]:
+        asks = [Ask(task, self._spec.federation.names[task.client], self._letter(task, message)) for task in tasks]
+        for ask in asks:
+            ask.notes += self._news
+        self._news = []
+        end = time.monotonic() + self._limit
+        while (open_ := [ask for ask in asks if ask.outcome is None]) and time.monotonic() < end:
+            silence = self._directory.look()
+            if silence > SILENCE:
+                self._silent(open_, silence)
+            for ask in open_:
+                self._follow(ask)
+            self._send([ask for ask in open_ if ask.message is None])
+            sent = {ask.message: ask for ask in open_ if ask.message is not None}
+            begin = time.monotonic()
+            replies = regularizer_gradient(self._grid, sent)
+            if not replies and (silence := time.monotonic() - begin) > SILENCE:
+                self._silent(open_, silence)
+            for reply in replies:
+                self._receive(sent[reply.metadata.reply_to_message_id], reply)
+            if not replies:
+                time.sleep(PAUSE)
+        return [self._outcome(ask) for ask in asks]
+
+    def close(self) -> None:
+        pass
+
+    def _silent(self, asks: list[Ask], seconds: float) -> None:
+        for ask in asks:
+            ask.notes.append(f"the superlink did not answer for {seconds:.0f} s")
+
+    def _letter(self, task: Task, message: Message) -> Any:
+        federation = self._spec.federation
+        request = Request(
+            run=self._name,
+            client=federation.names[task.client],
+            number=task.client,
+            round=task.round,
+            function=task.function,
+            state=task.state.name if task.state else "",
+            new_state=task.new_state.name if task.new_state else "",
+            keep=" ".join(sorted(self._book.kept(task.client))),
+            measure=task.measure,
+            models=task.models is not None,
+            classes=federation.classes,
+            data=federation.description["data"],
+        )
+        return encode_request(request, message.for_position(task.position))
+
+    def _follow(self, ask: Ask) -> None:
+        """Notice that the node that has the task is not there any more, or is another, or has been restarted."""
+        now = self._directory.node(ask.name)
+        if ask.message is None or now is None or now == ask.node:
+            return  # one that is merely gone may come back with the answer; if not, Flower says so
+        if ask.node is not None and now.id == ask.node.id:
+            ask.again("its supernode was restarted")
+        else:
+            ask.again(f"it came back as another node, {now.id}")
+
+    def _send(self, asks: list[Ask]) -> None:
+        now = time.monotonic()
+        found = [(ask, self._directory.node(ask.name)) for ask in asks]
+        ready = [(a, node) for a, node in found if node is not None and not (node == a.avoid[0] and now < a.avoid[1])]
+        letters = [Letter(ask.letter, dst_node_id=node.id, message_type="train") for ask, node in ready]
+        for (ask, node), sent in zip(ready, push(self._grid, letters)):
+            if sent:
+                ask.node, ask.message = node, sent
+
+    def _receive(self, ask: Ask, reply: Letter) -> None:
+        if reply.has_error():
+            if reply.error.code == NODE_UNAVAILABLE:
+                ask.avoid = ask.node, time.monotonic() + PATIENCE
+            else:
+                ask.tries += 1
+                if ask.tries >= TRIES:
+                    ask.outcome = self._failed(ask, f"failed {TRIES} times, at last with {reason(reply)}")
+                    return
+            ask.again(reason(reply))
+            return
+        try:
+            answer, body, scores = decode_answer(reply.content)
+            if answer.client != ask.name:
+                raise Malformed(f"the answer is from '{answer.client}'")
+        except Malformed as error:
+            ask.outcome = self._failed(ask, f"{type(error).__name__}: {error}")
+            return
+        notes = (*ask.notes, *answer.notes.splitlines())
+        task = ask.task
+        ask.outcome = Outcome(
+            task.position, task.client, body, answer.has_state, scores, answer.flops, answer.seconds, answer.error,
+            model=answer.model, notes=notes,
+        )  # fmt: skip
+
+    def _outcome(self, ask: Ask) -> Outcome:
+        if ask.outcome is None:
+            gone = " (it is not there)" if self._directory.node(ask.name) is None else ""
+            ask.outcome = self._failed(ask, f"did not answer within {self._limit:g} s{gone}")
+        return ask.outcome
+
+    def _failed(self, ask: Ask, why: str) -> Outcome:
+        task = ask.task
+        text = f"round {task.round}, client {ask.name}, hook {task.function or 'personal'}: {why}"
+        return Outcome(task.position, task.client, (), False, {}, 0.0, 0.0, text, notes=tuple(ask.notes))
+
+
+class Lines(Tracker):
+    """Progress in the server's log."""
+
+    def start(self, config: dict[str, Any], done: int) -> None:
+        self._rounds = config["options"]["rounds"]
+        _say(f"{config['label']}: {done} of {self._rounds} rounds are done" if done else f"{config['label']}: begins")
+
+    def round(self, round: int, metrics: dict[str, float]) -> None:
+        told = ", ".join(f"{name} {metrics[name]:.3f}" for name in ("personal", "received") if name in metrics)
+        _say(
+            f"round {round} of {self._rounds}: {told or 'nothing measured'}; {metrics['clients']:.0f} answers, "
+            f"{metrics['seconds']:.1f} s"
+        )
+
+    def warn(self, text: str) -> None:
+        _say(text)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        _say(f"finished: personal {summary['personal']['mean']:.3f}, {summary['dropped']} replies dropped")
+
+
+def _say(text: str) -> None:
+    print(f"fedkin: {text}", flush=True)

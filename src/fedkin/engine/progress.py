@@ -1,0 +1,68 @@
+"""A run on the terminal: a bar with round, loss, accuracy, clients a second and time left. Silent where none is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedkin.engine.trackers import Tracker
+
+WARNINGS = 5  # a run with many lost replies must not drown its own progress
+
+
+class Terminal(Tracker):
+    def __init__(self, label: str, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._label, self._warned = label, 0
+
+    def start(self, config: dict[str, Any], done: int) -> None:
+        total = config["options"]["rounds"]
+        self._task = self._progress.add_task(self._label, total=total, completed=done, text="")
+        self._progress.start()
+        self._begin = time.monotonic()
+
+    def round(self, round: int, metrics: dict[str, float]) -> None:
+        parts = []
+        if "personal_loss" in metrics:
+            parts.append(f"loss {metrics['personal_loss']:.3f}")
+        if "personal" in metrics:
+            parts.append(f"accuracy {metrics['personal']:.1%}")
+        parts.append(f"{metrics['clients'] / max(metrics['seconds'], 1e-9):.0f} clients/s")
+        self._progress.update(self._task, completed=round, text=", ".join(parts))
+
+    def warn(self, text: str) -> None:
+        self._warned += 1
+        if self._warned <= WARNINGS:
+            more = " (further ones only in the history)" if self._warned == WARNINGS else ""
+            self._console.print(f"{self._label}: {text}{more}", highlight=False, markup=False)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        self._progress.stop()
+
+
+@contextmanager
+def counting(label: str, console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar over many runs with the time left; where there is no terminal, a line for each run that has ended."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(label)
+
+        def on_progress(done: int, total: int, ended: str) -> None:
+            progress.update(task, completed=done, total=total)
+            if not console.is_terminal and ended:
+                console.print(f"{label}: {done} of {total}, {ended}", markup=False, highlight=False)
+
+        yield on_progress

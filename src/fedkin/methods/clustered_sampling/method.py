@@ -1,0 +1,101 @@
+"""Clustered Sampling: Low-Variance and Improved Representativity for Clients Selection in Federated Learning.
+Fraboni, Vidal, Kameni, Lorenzi. ICML 2021.
+
+| symbol | here |
+|---|---|
+| m, W_k, r_{k,i} | the run's participation times the clients there; rows of the urns |
+| p_i | fed.n of the clients that are there, divided by their sum |
+| θ^{t+1} = (1/m) Σ_k θ_{l_k} | merge: the plain mean, a client drawn twice counts twice |
+| G_i | state "updates": θ_i − θ of the client's last round, 0 before |
+
+`clustered-sampling` is algorithm 1 (urns by size), `clustered-sampling-2` algorithm 2 (urns by similarity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.client.training import sgd
+from fedkin.maths.mixing import average, shares
+from fedkin.methods.clustered_sampling.urns import by_similarity, by_size, distances
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, round_half_up
+
+
+@dataclass(frozen=True)
+class ClusteredSampling(Method):
+    urns: Literal["size", "similarity"] = "size"
+    """How clients are put into urns: by their numbers of rows (algorithm 1), or those of like updates together
+    (algorithm 2)."""
+    distance: Literal["arccos", "L1", "L2"] = "arccos"
+    """Between updates, in algorithm 2."""
+    mu: float = 0.0
+    """Strength of FedProx's term in local training; 0: FedAvg."""
+
+    matters = {"distance": {"urns": "similarity"}}
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise ValueError(f"mu={self.mu} must be at least 0.")
+        if self.urns not in ("size", "similarity") or self.distance not in ("arccos", "L1", "L2"):
+            raise ValueError(
+                f"urns={self.urns!r} must be size or similarity, and distance={self.distance!r} arccos, L1 or L2."
+            )
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        state: State = {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        if self.urns == "similarity":
+            state["updates"] = torch.zeros(fed.size, fed.layout.parameters)
+        return state
+
+    def select(self, state: State, fed: Server, round: int) -> Tensor:
+        count = max(1, round_half_up(fed.participation * len(fed.ids)))
+        n = fed.n[fed.ids].double().numpy()
+        weights = n / n.sum()
+        if self.urns == "size":
+            urns = by_size(weights, count)
+        else:
+            urns = by_similarity(weights, count, distances(state["updates"][fed.ids], self.distance))
+        rng = fed.rng(round, 0xC5)
+        drawn = sorted(int(rng.choice(len(weights), p=urn)) for urn in urns)
+        return fed.ids[torch.tensor(drawn)]
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        return Message(shared=(state["model"],))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        rows: Tensor = replies.body[0]
+        weights = torch.full((len(rows),), 1 / len(rows))
+        new: State = {
+            "model": average(rows, weights),
+            "share": shares(len(state["share"]), replies.ids, weights),
+        }
+        if self.urns == "similarity":
+            updates = state["updates"].clone()
+            updates[replies.ids] = (rows - sent.shared[0])[:, : updates.shape[1]]
+            new["updates"] = updates
+        return new
+
+    # ---- client
+    def local(self, client: Client, message: Message) -> Reply:
+        start = message.shared[0]
+        anchor = start[: client.net.layout.parameters]
+        return Reply(
+            {}, (sgd(client, start, regularizer_gradient=(lambda w: self.mu * (w - anchor)) if self.mu else None),)
+        )
+
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        return message.shared[0]
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor:
+        share: Tensor = state["share"]
+        return share.expand(len(share), -1)
+
+    def describe(self, state: State) -> dict[str, Any]:
+        return {"distinct": int((state["share"] > 0).sum())}

@@ -1,0 +1,3 @@
+from fedkin.methods.dcpfl.method import DCPFL
+
+__all__ = ["DCPFL"]

@@ -1,0 +1,442 @@
+"""DC-PFL: Dynamic Clustering for Personalized Federated Learning on Heterogeneous Edge Devices.
+Liu, Huang, He, Cao. arXiv 2508.01580, 2025.
+
+| symbol | here |
+|---|---|
+| D_ij, S(·) | state "distance" (sum over rounds; "seen" counts them), scale |
+| T_start | start_rounds |
+| γ̃, λ_γ̃ | state "gamma", step |
+| G⁰, G¹ | state "labels" and "groups", state "trial" |
+| l(t), s | state "losses" (of this rapid decrease period), window |
+| r(t), t_obv, t_sp | maths.curvature, patience, hold |
+| D_{g,l}, τ_{g,l} | groups "spread", `_low` |
+| τ, α, 0.1 | tau (tau_counts), alpha, low |
+
+Deviations, each with its reason in docs/methods/dcpfl.md: S takes common extremes; γ̃ falls by λ (the text says
+"adding"), and goes on falling where a step leaves the groups as they are; l_w is a plain mean; r = +inf where l'' ≤ 0;
+a new period starts a new loss curve. A layer not due stays in the client's private state and does not travel.
+Every client is sent exactly what its group averaged since it last had it, so a client that missed something, or of
+which nothing was heard, gets that and no more. A client that came after the tree was built follows the client whose
+training moves the model most alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import sgd
+from fedkin.methods.dcpfl.curvature import radius, rapid_decrease_end
+from fedkin.methods.dcpfl.discrepancy import filled, group_tree, labels_at, pairwise_discrepancy
+from fedkin.methods.dcpfl.layerwise import Tables, averaged, overall, pick, put, stacked
+from fedkin.models.network import Layout
+from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Reply, Server, State, ragged
+
+# Companies for `matters`: trials, or layers of low discrepancy, within a few rounds.
+SOON = {"start_rounds": 1, "tau": 1, "window": 1, "patience": 1, "hold": 1, "settings": {"rounds": 12}}
+LOW = {"start_rounds": 1, "tau": 1, "low": 0.9, "settings": {"rounds": 8}}
+
+
+@dataclass(frozen=True)
+class DCPFL(Method):
+    scale: Literal["common", "model", "layer"] = "common"
+    """Whose extremes S takes: all models' together, each model's own (as printed), all models' in each layer."""
+    start_rounds: int = 5
+    """T_start: communication rounds over which the discrepancy is averaged; all layers travel in them."""
+    step: float = 0.2
+    """λ: how much γ̃ falls at the end of a rapid decrease period."""
+    window: int = 5
+    """s: communication rounds over which the loss is smoothed."""
+    patience: int = 3
+    """t_obv: communication rounds in which the smallest radius of curvature must stand."""
+    hold: int = 6
+    """t_sp: communication rounds for which the old groups stay after a trial that failed."""
+    tau: int = 5
+    """τ: local work between two aggregations of a high-discrepancy layer, in `tau_counts`."""
+    tau_counts: Literal["epochs", "rounds"] = "epochs"
+    """epochs: τ local epochs, so every ceil(τ / epochs) rounds (sec. V-A). rounds: every τ rounds (sec. IV)."""
+    alpha: int = 3
+    """α: low-discrepancy layers are aggregated α times less often."""
+    low: float = 0.1
+    """A layer is of low discrepancy below this share of the mean over layers."""
+    layerwise: bool = True
+    """False: all layers every τ (NoLA)."""
+    dynamic: bool = True
+    """False: groups are cut once at `gamma`, as soon as the tree is there (NoDC)."""
+    gamma: float = 0.8
+    """γ̃ where it is fixed (dynamic=False)."""
+    lone: Literal["silent", "sends"] = "silent"
+    """A client that is a group by itself. silent: it has nobody to average with, so only its loss travels (sec. V-D:
+    local training without communication). sends: it sends and receives like any group; the models are the same."""
+    use: Literal["group", "trained"] = "group"
+    """The model a client uses: its group's (with its own layers that are not due), or that after local training."""
+
+    matters = {
+        "scale": {"tau": 1, "start_rounds": 1},
+        "start_rounds": {"tau": 1, "start_rounds": 2},
+        "step": {**SOON, "dynamic": True},
+        "window": {**SOON, "dynamic": True, "window": 2},
+        "patience": {**SOON, "dynamic": True, "patience": 2},
+        "hold": {**SOON, "dynamic": True, "step": 0.1, "settings": {"rounds": 14, "lr": 0.3}},  # needs a refusal
+        "tau": {"tau": 2},
+        "alpha": {**LOW, "layerwise": True},
+        "low": {**LOW, "layerwise": True},
+        "layerwise": LOW,
+        "dynamic": SOON,
+        "gamma": {"dynamic": False, "tau": 1, "start_rounds": 1},
+        "lone": {"dynamic": False, "tau": 1, "start_rounds": 1, "gamma": 0.5},
+    }
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{name}={getattr(self, name)} must be at least {least}"
+            for name, least in dict(start_rounds=1, window=1, patience=1, hold=0, tau=1, alpha=1, low=0).items()
+            if getattr(self, name) < least
+        ]
+        wrong += [] if 0 < self.step <= 1 else [f"step={self.step} must lie in (0, 1]"]
+        wrong += [] if 0 <= self.gamma <= 1 else [f"gamma={self.gamma} must lie in [0, 1]"]
+        for name, allowed in (
+            ("scale", ("common", "model", "layer")),
+            ("tau_counts", ("epochs", "rounds")),
+            ("lone", ("silent", "sends")),
+            ("use", ("group", "trained")),
+        ):
+            if getattr(self, name) not in allowed:
+                wrong.append(f"{name}={getattr(self, name)!r} must be one of {', '.join(allowed)}")
+        if wrong:
+            raise ValueError("; ".join(wrong) + ".")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        size, layers = fed.size, len(fed.layout.layers)
+        epochs = fed.training.epochs
+        return {
+            "clock": 0,
+            "period": self.tau if self.tau_counts == "rounds" else ceil(self.tau / epochs),
+            "layers": [layer.name or "model" for layer in fed.layout.layers],
+            "owner": _owner(fed.layout),
+            "parameters": fed.layout.parameters,
+            "n": fed.n,
+            "groups": {
+                "models": fed.initial(0)[None],
+                "version": torch.zeros(1, layers, dtype=torch.long),
+                "spread": torch.full((1, layers), torch.inf, dtype=torch.double),
+                "shares": torch.full((1, layers, size), 1 / size),
+            },
+            "labels": torch.zeros(size, dtype=torch.long),
+            "held": torch.full((size, layers), -1),
+            "distance": torch.zeros(size, size, dtype=torch.double),
+            "seen": torch.zeros(size, size, dtype=torch.long),
+            "tree": None,
+            "leaves": torch.empty(0, dtype=torch.long),
+            "leader": torch.full((size,), -1),
+            "gamma": 1.0,
+            "losses": [],
+            "wait": 0,
+            "trial": None,
+            "event": {},
+        }
+
+    def select(self, state: State, fed: Server, round: int) -> Tensor:
+        return fed.sample(round - state["clock"] % state["period"])  # the same clients until they upload
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        asks = self._asks(state, ids)
+        old = _parts(state, state["labels"], state["groups"]["models"], ids, asks)
+        tell = state["clock"] % state["period"] == 0
+        if (trial := state["trial"]) is None:
+            due = self._due(state)[state["labels"][ids]]
+            return Message(own=(old, [_plan(a, d, tell) for a, d in zip(asks, due)]))
+        new = _parts(state, trial["labels"], trial["groups"]["models"], ids, asks)
+        plans = [_plan(a, torch.zeros_like(a), tell) for a in asks]  # what to upload is said with the verdict
+        return Message((torch.ones(1, dtype=torch.uint8),), (old, plans, new))
+
+    def round(self, state: State, clients: Clients) -> State:
+        if state["trial"] is None:
+            return super().round(state, clients)
+        sent = self.send(state, clients.ids)
+        state, accepted = self._judge(state, clients.run(self.local, sent))
+        due = self._due(state)[state["labels"][clients.ids]]
+        verdict = torch.tensor([int(accepted)], dtype=torch.uint8)
+        plans: list[Tensor] = [_plan(torch.zeros_like(d), d, False) for d in due]
+        return self._collect(state, clients.run(self.settle, Message((verdict,), (plans,))))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        state = {**state, "event": {}}
+        told = [float(loss[0]) for loss in _told(state, replies) if len(loss)]
+        if told:
+            state["event"] = {"loss": sum(told) / len(told)}  # l(t)
+            state["losses"] = [*state["losses"], state["event"]["loss"]]
+        return self._collect(state, replies)
+
+    def _judge(self, state: State, replies: Replies) -> tuple[State, bool]:
+        """The old groups against the new: the mean training loss after local work (sec. III-C)."""
+        told = [loss.double() for loss in _told(state, replies)]
+        if not told:  # only clients without a group answered: nothing is known, so nothing changes
+            return {**state, "trial": None, "event": {}, "wait": 1}, False
+        before_old, before_new, old, new = torch.stack(told).mean(0).tolist()
+        trial, accepted = state["trial"], new < old
+        outcome = {"outcome": "accepted" if accepted else "refused", "old": old, "new": new, "gamma": trial["gamma"]}
+        state = {**state, "trial": None, "event": {"trial": outcome, "loss": before_new if accepted else before_old}}
+        if accepted:  # a new rapid decrease period, with a loss curve of its own
+            return {**state, **trial, "losses": [before_new], "wait": 0}, True
+        return {**state, "losses": [*state["losses"], before_old], "wait": self.hold + 1}, False
+
+    def _collect(self, state: State, replies: Replies) -> State:
+        """Note what clients hold now; where layers came back, average them and see whether groups are to change."""
+        ids, labels, due = replies.ids, state["labels"][replies.ids], self._due(state)
+        held = state["held"].clone()
+        held[ids] = torch.maximum(held[ids], _with_all(state["groups"]["version"])[labels])
+        before = {**state, "held": held}
+        state = {**before, "clock": state["clock"] + 1}
+        if not bool(due.any()):
+            return state
+        uploads = stacked(replies.body[0], due[labels], state["owner"])
+        state["groups"] = self._averaged(state, state["groups"], state["labels"], replies, uploads, due)
+        if state["tree"] is None:
+            state = self._compare(state, ids, uploads)
+        else:
+            state = _follow(before, state, ids, uploads, due[labels])
+        return self._consider(state, replies, uploads, due)
+
+    def _averaged(
+        self, state: State, groups: Tables, labels: Tensor, replies: Replies, uploads: Tensor, due: Tensor
+    ) -> Tables:
+        return averaged(
+            groups,
+            labels[replies.ids],
+            uploads,
+            due[: len(groups["models"])],
+            ids=replies.ids,
+            n=replies.n,
+            now=state["clock"],
+            owner=state["owner"],
+            parameters=state["parameters"],
+            scale=self.scale,
+        )
+
+    def _compare(self, state: State, ids: Tensor, uploads: Tensor) -> State:
+        """Discrepancy in the first T_start communication rounds, then the tree."""
+        trained = state["owner"][: state["parameters"]]
+        layers = [(trained == layer).nonzero().flatten() for layer in range(len(state["layers"]))]
+        pairs = torch.meshgrid(ids, ids, indexing="ij")
+        distance, seen = state["distance"].clone(), state["seen"].clone()
+        distance[pairs] += pairwise_discrepancy(uploads[:, : len(trained)], self.scale, layers)  # eq. (3)
+        seen[pairs] += 1
+        state = {**state, "distance": distance, "seen": seen}
+        if state["clock"] < self.start_rounds * state["period"]:
+            return state
+        leaves = seen.diagonal().nonzero().flatten()
+        leader = state["leader"].clone()
+        leader[leaves] = leaves
+        tree = group_tree(_discrepancy(state, leaves))
+        return {**state, "tree": tree, "leaves": leaves, "leader": leader, "event": {**state["event"], "tree": True}}
+
+    def _consider(self, state: State, replies: Replies, uploads: Tensor, due: Tensor) -> State:
+        """Is it time for other groups? If so they are made of the same uploads, and tried in the next round."""
+        if state["tree"] is None:
+            return state
+        if not self.dynamic:
+            fixed = self._split(state, self.gamma, replies, uploads, due) if "tree" in state["event"] else {}
+            return {**state, **fixed}
+        end = rapid_decrease_end(state["losses"], self.window, self.patience) if not state["wait"] else None
+        ready = end is not None or state["wait"] == 1
+        state = {**state, "wait": max(0, state["wait"] - 1)}
+        gamma, placed, same = state["gamma"], state["leader"] >= 0, True
+        while ready and same and gamma > 0:  # a step that changes no group is no trial: both models would be one
+            gamma = max(0.0, round(gamma - self.step, 9))
+            same = torch.equal(_labels(state, gamma)[placed], state["labels"][placed])
+        if same:
+            return state
+        if end is not None:  # as a communication round, counted from the start of the run
+            end += state["clock"] // state["period"] - len(state["losses"])
+            state["event"] = {**state["event"], "rdp_end": end}
+        return {**state, "trial": self._split(state, gamma, replies, uploads, due)}
+
+    def _split(self, state: State, gamma: float, replies: Replies, uploads: Tensor, due: Tensor) -> State:
+        """The groups at γ̃: a new group has what its parent had, and averages what its members just sent."""
+        labels = _labels(state, gamma)
+        parent = torch.stack([state["labels"][labels == g].amax() for g in range(int(labels.max()) + 1)])
+        groups = {name: table[parent] for name, table in state["groups"].items()}
+        groups = self._averaged(state, groups, labels, replies, uploads, due[parent])
+        return {"labels": labels, "groups": groups, "gamma": gamma}
+
+    def _asks(self, state: State, ids: Tensor) -> Tensor:
+        """[C, L]: layers that a client lacks, because its group has averaged them since it last got them."""
+        return state["held"][ids] < _with_all(state["groups"]["version"])[state["labels"][ids]]  # type: ignore[no-any-return]
+
+    def _due(self, state: State) -> Tensor:
+        """[G + 1, L]: layers that a group's clients upload in this round; the last row is for those without a group."""
+        low, period, now = self._low(state), state["period"], state["clock"] + 1
+        if now % period:
+            return torch.zeros_like(low)
+        everything = not self.layerwise or state["tree"] is None or now % (self.alpha * period) == 0
+        due = torch.ones_like(low) if everything else ~low
+        if self.lone == "silent" and state["tree"] is not None:
+            labels = state["labels"]
+            due[:-1][labels[labels >= 0].bincount(minlength=len(low) - 1) == 1] = False
+        return due
+
+    def _low(self, state: State) -> Tensor:
+        spread = state["groups"]["spread"]
+        low = spread < self.low * spread.mean(1, keepdim=True)  # eq. (6); false where nothing is known yet
+        return torch.cat([low, torch.zeros_like(low[:1])])
+
+    # ---- client
+    @ragged
+    def local(self, client: Client, message: Message) -> Reply:
+        part, plan, *trial = message.own
+        # One model; in a trial the old group's and the new one's, which are one where nothing of either is new here.
+        starts = [_start(client, p, plan) for p in ((part, *trial) if len(part) else (part,))]
+        tell = bool(_layers(client, plan, 4).any())
+        losses = [evaluate(client.net, row, client.data.train)[1] for row in starts] if tell else []  # l_i(t)
+        trained = []
+        for row in starts:
+            torch.default_generator.manual_seed(client.seed)  # both under the same noise
+            trained.append(sgd(client, row))
+        if trial:
+            after = [evaluate(client.net, row, client.data.train)[1] for row in trained]
+            losses = [losses[0], losses[-1], after[0], after[-1]]
+        state = {"models": trained, "received": starts[0], "made": client.seed}
+        return Reply(
+            state, (pick(trained[0], _layers(client, plan, 2), _owner(client.net.layout)), torch.tensor(losses))
+        )
+
+    @ragged
+    def settle(self, client: Client, message: Message) -> Reply:
+        """The end of a trial: go on with the model of the groups that stand, and upload what is due of it."""
+        if client.state.get("made") != client.seed:
+            raise RuntimeError("This client took no part in the trial: it has no models to choose from.")
+        kept: Tensor = client.state["models"][-1 if bool(message.shared[0]) else 0]
+        due = _layers(client, message.own[0], 2)
+        return Reply({**client.state, "models": [kept]}, (pick(kept, due, _owner(client.net.layout)), torch.empty(0)))
+
+    def received(self, client: Client, message: Message) -> Model:
+        if (
+            client.state.get("made") == client.seed
+        ):  # this round's work is done: the layers it began with are kept beside
+            row: Tensor = client.state["received"]
+            return row
+        return _start(client, message.own[0], message.own[1])
+
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        if self.use == "group":
+            return self.received(client, message)
+        row: Tensor = trained().state["models"][0]
+        return row
+
+    # ---- to look at
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """One matrix for all layers that are mixed alike. A layer that would not be sent stays the client's own."""
+        everybody = torch.arange(len(state["n"]))
+        asks, labels, table = self._asks(state, everybody), state["labels"], state["groups"]["shares"]
+        out: dict[str, Tensor] = {}
+        for layer, name in enumerate(state["layers"]):
+            shares = table[:, layer]
+            shares = torch.cat([shares, overall(shares, labels, state["n"])[None]])[labels]
+            matrix = torch.where(asks[:, layer, None], shares, torch.eye(len(labels)))
+            alike = next((key for key, other in out.items() if torch.equal(other, matrix)), None)
+            out[name if alike is None else f"{alike}, {name}"] = matrix if alike is None else out.pop(alike)
+        return out
+
+    def describe(self, state: State) -> dict[str, Any]:
+        event, low = dict(state["event"]), self._low(state)
+        out = {"clusters": state["labels"], "group_count": len(low) - 1, "gamma": state["gamma"]}
+        if event.pop("tree", False):
+            out["tree"], out["leaves"] = state["tree"], state["leaves"]
+            out["discrepancy"] = _discrepancy(state, state["leaves"])
+        if "loss" in event:
+            r = float(radius(state["losses"], self.window)[-1])
+            out["radius"] = r if isfinite(r) else None
+        periods = torch.where(low & self.layerwise, self.alpha * state["period"], state["period"])
+        for name, table in (("layer_discrepancy", state["groups"]["spread"]), ("layer_period", periods[:-1])):
+            rows = [[value if isfinite(value) else None for value in row] for row in table.tolist()]
+            out[name] = {str(group): dict(zip(state["layers"], row)) for group, row in enumerate(rows)}
+        return out | event
+
+
+def _owner(layout: Layout) -> Tensor:
+    """Each column's layer. Buffers of a module without parameters go with the last layer."""
+    owner = torch.full((layout.size,), len(layout.layers) - 1, dtype=torch.int32)
+    for index, layer in enumerate(layout.layers):
+        owner[layer.positions] = index
+    return owner
+
+
+def _plan(sent: Tensor, due: Tensor, tell: bool) -> Tensor:
+    """A byte a layer: 1 it is in this message, 2 it is to be uploaded, 4 the loss is asked for. Where there is nothing
+    to say, no bytes."""
+    plan = sent.to(torch.uint8) + 2 * due.to(torch.uint8) + 4 * tell
+    return plan if bool(plan.any()) else plan[:0]
+
+
+def _layers(client: Client, plan: Any, bit: int) -> Tensor:
+    return (plan & bit) > 0 if len(plan) else torch.zeros(len(client.net.layout.layers), dtype=torch.bool)
+
+
+def _start(client: Client, part: Any, plan: Any) -> Tensor:
+    """The model a client works on: the layers it was sent, and for the others those it has."""
+    own = part if len(part) == client.net.layout.size else client.state["models"][0]
+    return put(own, part, _layers(client, plan, 1), _owner(client.net.layout))
+
+
+def _told(state: State, replies: Replies) -> list[Tensor]:
+    """Losses of those who have a group."""
+    return [loss for loss, label in zip(replies.body[1], state["labels"][replies.ids].tolist()) if label >= 0]
+
+
+def _with_all(version: Tensor) -> Tensor:
+    """Clients without a group (label -1, so the last row) are sent the mean of all groups: as new as the newest."""
+    return torch.cat([version, version.amax(0, keepdim=True)])
+
+
+def _parts(state: State, labels: Tensor, models: Tensor, ids: Tensor, asks: Tensor) -> list[Tensor]:
+    """Of each client's group model, the layers it lacks."""
+    own = labels[ids]
+    if bool((own < 0).any()):
+        models = torch.cat([models, overall(models, labels, state["n"])[None]])
+    parts: dict[tuple[int, ...], Tensor] = {}  # clients that are sent the same share the array
+    keys = [(label, *lacks) for label, lacks in zip(own.tolist(), asks.tolist())]
+    for key, lacks in zip(keys, asks):
+        if key not in parts:
+            parts[key] = pick(models[key[0]], lacks, state["owner"])
+    return [parts[key] for key in keys]
+
+
+def _labels(state: State, gamma: float) -> Tensor:
+    return labels_at(state["tree"], state["leaves"], state["leader"], gamma)
+
+
+def _discrepancy(state: State, leaves: Tensor) -> Tensor:
+    grid = torch.meshgrid(leaves, leaves, indexing="ij")
+    return filled(state["distance"][grid], state["seen"][grid])
+
+
+def _follow(before: State, state: State, ids: Tensor, uploads: Tensor, due: Tensor) -> State:
+    """A client that is not in the tree follows, from its first upload on, the client that went most nearly its way.
+
+    D compares clients that began with one model. Here all are seen from the model that the newcomer began with, the
+    mean of all groups, and as shares of the way gone, since the others have long been under way.
+    """
+    late = state["leader"][ids] < 0
+    known = ~late & due.any(1)  # not those alone, who send nothing
+    layers = due[known].all(0)
+    if not bool(late.any()) or not bool(known.any()) or not bool(layers.any()):
+        return state
+    columns = layers[state["owner"]]
+    columns[state["parameters"] :] = False
+    moved = (uploads - overall(before["groups"]["models"], before["labels"], state["n"]))[:, columns]
+    moved = moved / moved.abs().sum(1, keepdim=True).clamp(min=1e-30)
+    leader, labels, held = state["leader"].clone(), state["labels"].clone(), state["held"].clone()
+    leader[ids[late]] = ids[known][torch.cdist(moved[late], moved[known], p=1).argmin(1)]
+    for client in ids[late].tolist():
+        if labels[client] != labels[leader[client]]:
+            labels[client] = labels[leader[client]]
+            held[client] = -1  # it had everybody's model, not its group's
+    return {**state, "leader": leader, "labels": labels, "held": held}

@@ -1,0 +1,3 @@
+from fedkin.methods.pfedgat.method import PFedGAT
+
+__all__ = ["PFedGAT"]

@@ -1,0 +1,262 @@
+"""pFedGAT: Personalized Federated Learning via Learning Dynamic Graphs.
+Zhou, Gao, Wu, Lyu. arXiv 2503.05474, 2025.
+
+| symbol | here |
+|---|---|
+| θ_i^t, trained and uploaded | state "models", one row for each of "nodes" |
+| θ_i^{t+1} = Σ_j R_ij θ_j^t | state "mixed", what is sent |
+| h_i, d | `features`; d is `projection_size` with projection="random" |
+| W, a, d', K | state "gat", `hidden`, `heads` |
+| R | state "R" |
+| L_i, η | the feedback, `gat_lr` |
+
+One exchange a round: the feedback on the model received in round t+1 is computed before it is trained and travels
+with the trained model. The server then first takes the step of round t (it has kept that round's client models;
+W and a have not moved since) and then mixes. The order of the steps is that of Algorithm 1.
+
+Deviations: a scalar L_i has no gradient with respect to R, so the feedback has three modes; held-out rows are
+validation rows unless `feedback_split="test"`; all clients start from one model; the graph is over those who answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedkin.client.evaluate import evaluate, gradient
+from fedkin.client.training import sgd
+from fedkin.methods.pfedgat import attention as maths
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, with_rows
+
+MEMORY_LIMIT = 1 << 30  # bytes of W, a and the optimizer's moments
+HEADS_SHOWN = 50  # up to so many clients the history holds every head's attention
+
+
+@dataclass(frozen=True)
+class PFedGAT(Method):
+    attention: Literal["gat", "gatv2", "direct"] = "gat"
+    """gat: eq. (5). gatv2: aᵀ LeakyReLU(W₁h_i + W₂h_j), which can tell receivers apart. direct: no network, R is the
+    softmax of free logits (table 4's "without GAT"); a client that joins late has learned no row there."""
+    features: Literal["weights", "centered"] = "weights"
+    """weights: LayerNorm of θ_i, eq. (3). centered: of θ_i minus the mean of the clients' models."""
+    feedback: Literal["gradient", "delta", "scalar"] = "gradient"
+    """gradient: L_i and ∇L_i, exact, one more model up. delta: the local update stands in for ∇L_i, nothing more
+    travels. scalar: L_i alone (4 bytes); R is tilted by an antithetic pair over two rounds."""
+    feedback_split: Literal["validation", "test"] = "validation"
+    """Rows that the feedback is computed on. test: as in the paper, which leaks; the run says so."""
+    heads: int = 8
+    """K, attention heads; R is their mean."""
+    hidden: int = 8
+    """d', outputs of W in each head."""
+    start: Literal["glorot", "uniform"] = "glorot"
+    """uniform: a starts at 0, so that R is uniform until the feedback says otherwise; W is Glorot's in both."""
+    slope: float = 0.2
+    """Slope of LeakyReLU below 0."""
+    gat_optimizer: Literal["sgd", "adam"] = "sgd"
+    gat_lr: float = 0.01
+    """η, learning rate of W and a (of the logits in "direct")."""
+    prior: float = 0.0
+    """Weight of KL(uniform ‖ R_i), added to each L_i: what a row must save in loss before it leaves the uniform one, so
+    that chance does not grow into attention. 0: as in the paper."""
+    projection: Literal["none", "random"] = "none"
+    """random: features go through a fixed count sketch before W, so that W does not grow with the model."""
+    projection_size: int = 4096
+    """Size of that sketch, at most 4096."""
+    perturbation: float = 0.5
+    """Size of the tilt of log R in feedback="scalar"."""
+    use: Literal["received", "trained"] = "received"
+    """The model a client uses: θ_i^{t+1} as received (what sec. 3.3 evaluates on the test set), or after training."""
+
+    matters = {
+        **{name: {"attention": "gatv2"} for name in ("features", "heads", "hidden", "slope", "start")},
+        "projection": {"attention": "gatv2", "projection_size": 64},
+        "projection_size": {"attention": "gatv2", "projection": "random", "projection_size": 64},
+        "perturbation": {"feedback": "scalar"},
+    }
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "hidden", "gat_lr", "perturbation", "projection_size"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be above 0.")
+        if self.projection_size > 4096:
+            raise ValueError(f"projection_size={self.projection_size} must be at most 4096.")
+        if not 0 <= self.slope < 1 or self.prior < 0:
+            raise ValueError(f"slope={self.slope} must lie in [0, 1), and prior={self.prior} be at least 0.")
+        if self.feedback == "delta" and self.feedback_split == "test":
+            raise ValueError("feedback='delta' looks at no held-out rows: leave feedback_split='validation'.")
+
+    @property
+    def sees_test(self) -> bool:
+        return self.feedback_split == "test"
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        seed = int(fed.rng(0, 0x6A7).integers(1 << 62))
+        gat = self._start(fed, torch.Generator().manual_seed(seed))
+        return {
+            "mixed": fed.initial(0).repeat(fed.size, 1),
+            "R": torch.eye(fed.size),
+            "nodes": torch.empty(0, dtype=torch.long),
+            "models": torch.empty(0, fed.layout.size),
+            "inputs": torch.empty(0),
+            "per_head": torch.empty(0),
+            "parameters": fed.layout.parameters,
+            "seed": seed,
+            "gat": gat,
+            "moments": {k: [torch.zeros_like(v)] * 2 for k, v in gat.items()} if self.gat_optimizer == "adam" else {},
+            "steps": 0,
+            "loss": torch.zeros(fed.size),
+            "gave": torch.zeros(fed.size, dtype=torch.bool),
+            "feedbacks": [0, 0],  # asked for, answered
+            "sign": 0,
+            "tilt": torch.zeros(fed.size, fed.size, dtype=torch.int8),
+        }
+
+    def _start(self, fed: Server, generator: torch.Generator) -> maths.Parameters:
+        if self.attention == "direct":
+            return {"logits": torch.zeros(fed.size, fed.size)}  # equal importance at the outset
+        size = self.projection_size if self.projection == "random" else fed.layout.parameters
+        copies = (1 if self.attention == "gat" else 2) * (3 if self.gat_optimizer == "adam" else 1)
+        needed = 4 * copies * self.heads * self.hidden * size
+        if needed > MEMORY_LIMIT:
+            raise ValueError(
+                f"W for a model of {size} parameters (heads={self.heads}, hidden={self.hidden}, {self.gat_optimizer}) "
+                f"takes {needed / 2**20:.0f} MiB; the limit is {MEMORY_LIMIT / 2**20:.0f} MiB: "
+                "take projection='random'."
+            )
+        drawn = maths.glorot(self.attention, self.heads, self.hidden, size, generator)
+        return drawn if self.start == "glorot" else {**drawn, "a": torch.zeros_like(drawn["a"])}
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        if self.feedback == "delta":
+            return Message(own=(state["mixed"][ids],))
+        # one byte says whether feedback is wanted: a model of an older graph has none that could be used
+        return Message(own=(state["mixed"][ids], torch.isin(ids, state["nodes"])))
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        return self._mix(self._learn(state, sent, replies), replies)
+
+    def _mix(self, state: State, replies: Replies) -> State:
+        nodes, models = replies.ids, replies.body[0]
+        h = self._inputs(state, models)
+        per_head = self._heads(state["gat"], nodes, h)
+        h = h if self.projection == "random" else torch.empty(0)  # not kept: it is as large as the models
+        R = per_head.mean(0)  # eq. (7)
+        sign, tilt = state["sign"], state["tilt"]
+        if self.feedback == "scalar":
+            sign = -1 if sign == 1 else 1  # an antithetic pair: + in one round, − in the next
+            if sign == 1:
+                tilt = torch.randint(0, 2, tilt.shape, generator=torch.Generator().manual_seed(replies.seed))
+                tilt = (2 * tilt - 1).to(torch.int8)
+            R = maths.tilted(R, sign * self.perturbation * tilt[nodes][:, nodes])
+        return {
+            **state,
+            "mixed": maths.mixed_into(state["mixed"], nodes, R, models),  # eq. (8)
+            "R": with_rows(state["R"], nodes, torch.zeros(len(nodes), len(tilt)).index_copy_(1, nodes, R)),
+            "nodes": nodes,
+            "models": models,
+            "inputs": h,
+            "per_head": per_head if len(nodes) <= HEADS_SHOWN else torch.empty(0),
+            "sign": sign,
+            "tilt": tilt,
+        }
+
+    def _inputs(self, state: State, models: Tensor) -> Tensor:
+        flat, centered = models[:, : state["parameters"]], self.features == "centered"
+        if self.attention == "direct":
+            return torch.empty(0)
+        if self.projection == "random":
+            return maths.sketched_features(flat, self.projection_size, state["seed"], centered=centered)
+        return maths.features(flat, centered=centered)  # eq. (3)
+
+    def _heads(self, gat: maths.Parameters, nodes: Tensor, h: Tensor) -> Tensor:
+        if self.attention == "direct":
+            return gat["logits"][nodes][:, nodes].softmax(1)[None]
+        return maths.attention(gat, h, self.slope)  # eq. (4) to (6)
+
+    def _learn(self, state: State, sent: Message, replies: Replies) -> State:
+        """The step on L = Σ_i L_i, eq. (9), with the feedback on the models that the last graph gave."""
+        nodes, count = state["nodes"], len(state["R"])
+        models = state["models"][:, : state["parameters"]]
+        place = torch.full((count,), -1).index_copy_(0, nodes, torch.arange(len(nodes)))[replies.ids]
+        given = place >= 0
+        loss, gave = torch.zeros(count), torch.zeros(count, dtype=torch.bool)
+        asked, answered = state["feedbacks"][0] + int(given.sum()), state["feedbacks"][1]
+        if self.feedback != "delta":
+            given = torch.tensor([len(value) > 0 for value in replies.body[1]])
+            loss[replies.ids[given]] = torch.cat([*replies.body[1], torch.empty(0)])
+        ids, place = replies.ids[given], place[given]
+        gave[ids] = True
+        answered += len(ids)
+        if asked >= count and not answered:
+            raise ValueError(
+                f"{asked} times a client was asked for feedback and had no validation rows, so the attention learns "
+                "nothing: federate with validation=0.1, or take feedback='delta'."
+            )
+        heard = {**state, "loss": loss, "gave": gave, "feedbacks": [asked, answered]}
+        if self.feedback == "scalar":
+            both = state["gave"][ids] & (state["sign"] == -1)  # this one's − and the + before it
+            ids, place = ids[both], place[both]
+        if not len(ids):
+            return heard
+        rows = torch.zeros(len(nodes), len(nodes))  # ∂L/∂R
+        R = state["R"][nodes][:, nodes]
+        if self.feedback == "gradient":
+            slopes = replies.body[2] if bool(given.all()) else torch.stack([g for g in replies.body[2] if len(g)])
+            rows[place] = maths.allocation_gradient(slopes, models)
+        elif self.feedback == "delta":
+            update = sent.own[0][replies.position].sub_(replies.body[0])
+            rows[place] = maths.allocation_gradient(update[:, : models.shape[1]], models)[given]
+        else:
+            tilt = state["tilt"][nodes][:, nodes].float()
+            R = maths.tilted(R, self.perturbation * tilt)  # undoes the −
+            rows[place] = maths.paired_gradient(R, tilt, self.perturbation)[place] * (state["loss"] - loss)[ids, None]
+        rows[place] += self.prior * maths.uniform_gradient(R)[place]
+        return self._step(heard, rows)
+
+    def _step(self, state: State, rows: Tensor) -> State:
+        gat, nodes, steps = state["gat"], state["nodes"], state["steps"] + 1
+        h = state["inputs"] if len(state["inputs"]) else self._inputs(state, state["models"])
+        found = maths.slopes(lambda gat: self._heads(gat, nodes, h), gat, rows)
+        if self.gat_optimizer == "sgd":
+            return {**state, "gat": {k: v - self.gat_lr * found[k] for k, v in gat.items()}, "steps": steps}  # eq. (10)
+        new = {k: maths.adam(v, found[k], state["moments"][k], steps, self.gat_lr) for k, v in gat.items()}
+        moments = {k: v[1] for k, v in new.items()}
+        return {**state, "gat": {k: v[0] for k, v in new.items()}, "moments": moments, "steps": steps}
+
+    # ---- client
+    @ragged
+    def local(self, client: Client, message: Message) -> Reply:
+        received = torch.as_tensor(message.own[0])
+        if self.feedback == "delta":
+            return Reply({}, (sgd(client, received),))
+        loss, slope = torch.empty(0), torch.empty(0)
+        rows = client.data.test if self.feedback_split == "test" else client.data.validation
+        if bool(message.own[1]) and len(rows.y):
+            if self.feedback == "gradient":
+                slope, value = gradient(client.net, received, rows)
+            else:
+                value = evaluate(client.net, received, rows)[1]
+            loss = torch.tensor([value])
+        feedback = (loss, slope) if self.feedback == "gradient" else (loss,)
+        return Reply({}, (sgd(client, received), *feedback))
+
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        return torch.as_tensor(message.own[0]) if self.use == "received" else trained().body[0]
+
+    # ---- to look at
+    def mixing(self, state: State) -> Tensor:
+        R: Tensor = state["R"]
+        return R
+
+    def describe(self, state: State) -> dict[str, Any]:
+        out: dict[str, Any] = {"feedback_clients": int(state["gave"].sum())}
+        if self.feedback != "delta" and bool(state["gave"].any()):
+            out["feedback_loss"] = float(state["loss"][state["gave"]].mean())
+        if len(state["per_head"]):
+            out |= {"attention_heads": state["per_head"].round(decimals=5), "attention_nodes": state["nodes"]}
+        return out

@@ -1,0 +1,3 @@
+from fedkin.methods.pfedhn.method import PFedHN
+
+__all__ = ["PFedHN"]

@@ -1,0 +1,3 @@
+from fedkin.methods.pflic.method import PFLIC
+
+__all__ = ["PFLIC"]

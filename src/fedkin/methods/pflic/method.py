@@ -1,0 +1,245 @@
+"""PFLIC: A Novel Personalized Federated Learning-Based Iterative Clustering.
+Zhang, Chen, Liang, Li, Castiglione, Yuan. ComSIS 2025.
+
+| symbol | here |
+|---|---|
+| k, θ^i | clusters, row i of state "models"; its shared layers (state "shared") are alike in all rows |
+| θ̂^j, id_j, D_j | a reply's row and identity, replies.n |
+| L_j(θ, D_j) | mean cross entropy of the model client j starts from, on its training rows |
+| C_j, S_j | state "losses" / "times", state "times" |
+| t_j, TS | state "turns", threshold |
+| ρ | rho |
+| H, η | local_steps, the run's lr |
+| Cal, P | state "cal" (forward passes over a client's rows; training counts three), numbers of a model |
+
+Deviations: the printed update θ + Σ D_j/D θ̂_j adds a model to a model; it is read as the weighted mean within a
+cluster. Algorithm 3 line 4 drops the division of eq. (4); the equation stands. `restarts` and `reseed_empty` are ours.
+A client uses its cluster's model without training it: the paper's test clients (sec. 5.2) never train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedkin.client.evaluate import evaluate
+from fedkin.client.training import sgd
+from fedkin.maths.mixing import average
+from fedkin.methods.pflic.selection import chosen, cluster_means, portions, turns_after
+from fedkin.models.network import Layout
+from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Reply, Server, State, ragged
+
+SOON = {"restarts": 1, "stable_rounds": 1, "max_unstable_fraction": 0.9}  # phase 2 within a few rounds, for `matters`
+
+
+@dataclass(frozen=True)
+class PFLIC(Method):
+    clusters: int = 4
+    """How many clusters (k)."""
+    shared: tuple[str, ...] = ("-1",)
+    """Layers that all clusters share, by name or number (-1: the last); none: each cluster has its own."""
+    rho: float = 0.5
+    """Share of each cluster that takes part in a round once identities are frozen; 0: the run's participation."""
+    threshold: int = 10
+    """Rounds a client may take part in from then on (TS), until nobody of its cluster is below it."""
+    stable_rounds: int = 3
+    """Rounds in a row without a change after which identities are frozen; 0: never, as in IFCA."""
+    max_unstable_fraction: float = 0.0
+    """Share of the answers that may bring a new identity in such a round."""
+    local_steps: int = 0
+    """Batches of local training in a round (H; 10 in the paper); 0: the run's epochs."""
+    restarts: int = 3
+    """Random starts tried side by side at first; the one with the lowest mean loss goes on."""
+    restart_rounds: int = 5
+    """Rounds for which they are tried."""
+    reseed_empty: bool = True
+    """Until identities are frozen, a cluster that nobody is in gets the model of the client with the largest loss."""
+
+    matters = {
+        "shared": {"shared": ()},
+        "rho": SOON,
+        "threshold": {**SOON, "threshold": 1},
+        "stable_rounds": SOON,
+        "max_unstable_fraction": {**SOON, "settings": {"lost": 0.5}},
+        "restart_rounds": {"restart_rounds": 1},
+    }
+
+    def __post_init__(self) -> None:
+        least = dict(clusters=1, threshold=1, restarts=1, restart_rounds=1, stable_rounds=0, local_steps=0)
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {bound}.")
+        if not (0 <= self.rho <= 1 and 0 <= self.max_unstable_fraction < 1):
+            given = f"rho={self.rho} and max_unstable_fraction={self.max_unstable_fraction}"
+            raise ValueError(f"{given}: both are shares, the second below 1.")
+
+    # ---- server
+    def init(self, fed: Server) -> State:
+        shared = within(fed.layout, self.shared)
+        if shared.all():
+            raise ValueError(f"shared={self.shared} is the whole network, so that clusters cannot differ: share less.")
+        mean, epochs = float(fed.n.double().mean()), fed.training.epochs
+        passes = self.local_steps * min(fed.training.batch_size, mean) / mean if self.local_steps else epochs
+        numbers = {"round": 0, "calm": 0, "changes": 0, "loss": None, "phase": 1, "stable": False, "tried": 1}
+        starts = []
+        for start in range(self.restarts):
+            models = torch.stack([fed.initial(start * self.clusters + i) for i in range(self.clusters)])
+            models[:, shared] = models[0, shared]
+            tables = {
+                "models": models,
+                "shared": shared,
+                "identity": torch.full((fed.size,), -1),
+                "losses": torch.zeros(fed.size, dtype=torch.double),
+                "times": torch.zeros(fed.size, dtype=torch.long),
+                "turns": torch.zeros(fed.size, dtype=torch.long),
+                "contributions": torch.full((self.clusters + 1, fed.size), 1 / fed.size),  # the last row: to "shared"
+                "rho": self.rho or fed.participation,
+                "cal": 3 * passes,
+            }
+            starts.append({**tables, **numbers, "rivals": []})
+        return {**starts[0], "rivals": starts[1:]}
+
+    def select(self, state: State, fed: Server, round: int) -> Tensor:
+        if not state["stable"]:
+            return fed.ids
+        utilities = state["losses"] / state["times"]  # eq. (4)
+        identity = state["identity"][fed.ids]
+        picked = [fed.ids[identity < 0]]  # those who joined since, or never answered: to find their cluster
+        for i in identity[identity >= 0].unique():
+            members = fed.ids[identity == i]
+            picked.append(chosen(utilities, state["turns"], members, state["rho"], self.threshold))
+        return torch.cat(picked).sort().values
+
+    def send(self, state: State, ids: Tensor) -> Message:
+        shared = state["shared"]
+        layer, sets = state["models"][0, shared], state["models"][:, ~shared]
+        if not state["stable"]:
+            return Message(shared=(layer, sets))  # one shared layer, k sets of the other weights
+        identity = state["identity"][ids].tolist()
+        return Message(shared=(layer,), own=([sets if i < 0 else sets[i : i + 1] for i in identity],))
+
+    def round(self, state: State, clients: Clients) -> State:
+        if state["stable"]:  # algorithm 3, line 2; being asked counts, or one who never answers would be asked for ever
+            turns = turns_after(state["turns"], state["identity"], clients.ids, self.threshold)
+            state = {**state, "turns": turns}
+        starts = [{**state, "rivals": []}, *state["rivals"]]
+        for place, start in enumerate(starts):
+            sent = self.send(start, clients.ids)
+            starts[place] = self.merge(start, sent, clients.run(self.trial if place else self.local, sent))
+        best, *rivals = sorted(starts, key=lambda start: inf if start["loss"] is None else start["loss"])
+        return {**best, "rivals": rivals if best["round"] < self.restart_rounds else [], "tried": len(starts)}
+
+    def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        good = [r for r, parts in enumerate(zip(*replies.body)) if self.fits(state, *parts)]
+        if not good:
+            return state
+        ids, n, share = replies.ids[good], replies.n[good], portions(replies.n[good])
+        rows, losses = (torch.stack([replies.body[part][r] for r in good]) for part in (0, 2))
+        losses = losses.flatten().double()
+        told = torch.tensor([[*replies.body[1][r].tolist(), -1][0] for r in good])
+        before = state["identity"][ids]
+        labels = torch.where(told < 0, before, told).clamp(min=0)  # nothing is told where only one set was sent
+        identity = state["identity"].index_copy(0, ids, labels)
+        changes = int((labels != before).sum())
+        calm = state["calm"] + 1 if changes <= self.max_unstable_fraction * len(ids) else 0
+        trying = self.restarts > 1 and state["round"] + 1 < self.restart_rounds
+
+        unit = one_hot(ids, len(identity)).float()
+        models = cluster_means(state["models"], rows, labels, n)  # algorithm 1, line 27
+        contributions = cluster_means(state["contributions"], unit, labels, n)
+        empty = [i for i in range(self.clusters) if not (identity == i).any()]
+        if self.reseed_empty and empty and not state["stable"]:
+            worst = losses.argmax()
+            models[empty[0]], contributions[empty[0]] = rows[worst], unit[worst]
+        models[:, state["shared"]] = average(rows[:, state["shared"]], share)  # line 28
+        contributions[-1] = average(unit, share)
+        return {
+            **state,
+            "models": models,
+            "contributions": contributions,
+            "identity": identity,
+            "losses": state["losses"].index_add(0, ids, losses),
+            "times": state["times"].index_add(0, ids, torch.ones_like(ids)),
+            "round": state["round"] + 1,
+            "calm": calm,
+            "changes": changes,
+            "loss": float(share.double() @ losses),
+            "phase": 2 if state["stable"] else 1,
+            "stable": state["stable"] or (0 < self.stable_rounds <= calm and not trying),
+        }
+
+    def fits(self, state: State, row: Tensor, told: Tensor, loss: Tensor) -> bool:
+        """Is this a reply as `local` makes it? Nobody else checks, as `told` may be empty or not."""
+        known = row.shape == state["models"][0].shape and loss.shape == (1,)
+        return known and told.tolist() in [[], *([i] for i in range(self.clusters))]
+
+    # ---- client
+    @ragged
+    def local(self, client: Client, message: Message) -> Reply:
+        models = self.offered(client, message)
+        i, loss = lowest(client, models)  # eq. (2)
+        told = torch.tensor([i] if len(models) > 1 else [], dtype=torch.int32)  # eq. (3)
+        row = sgd(client, models[i], steps=self.local_steps or None)  # None: the run's epochs
+        return Reply({}, (row, told, torch.tensor([loss])))
+
+    @ragged
+    def trial(self, client: Client, message: Message) -> Reply:
+        """The same for a start that was not the best so far: under another name, so that it is not measured."""
+        return self.local(client, message)
+
+    def offered(self, client: Client, message: Message) -> list[Tensor]:
+        """The models in a message, each put together from its set and the shared layer."""
+        parts: list[Any] = [*message.shared, *message.own]
+        layer, sets = parts
+        shared = within(client.net.layout, self.shared)
+        models = torch.empty(len(sets), len(shared))
+        models[:, shared], models[:, ~shared] = layer, sets
+        return list(models)
+
+    def received(self, client: Client, message: Message) -> Tensor:
+        models = self.offered(client, message)
+        return models[lowest(client, models)[0] if len(models) > 1 else 0]
+
+    def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        return self.received(client, message)
+
+    # ---- to look at
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        table, identity = state["contributions"], state["identity"]
+        matrices = {"personal": table[identity]}  # of an unknown identity (-1): the last row, as its set may be any
+        return {**matrices, "shared": table[-1].expand(len(identity), -1)} if state["shared"].any() else matrices
+
+    def describe(self, state: State) -> dict[str, Any]:
+        times, pre = state["times"].tolist(), state["phase"] == 1
+        clients = len(times) * state["tried"]
+        return {
+            "clusters": state["identity"].tolist(),
+            "phase": state["phase"],
+            "changes": state["changes"],
+            "participation": times,
+            "utilities": [total / s if s else None for total, s in zip(state["losses"].tolist(), times)],
+            "mean_loss": state["loss"],
+            "e_cal": clients * (state["cal"] + self.clusters if pre else state["rho"] * state["cal"]),  # table 2
+            "e_com": clients * (1 if pre else state["rho"]) * state["models"].shape[1],  # table 3
+        }
+
+
+def within(layout: Layout, layers: tuple[str, ...]) -> Tensor:
+    """Which numbers of a row belong to these layers; a name goes before a number."""
+    names = [layer.name for layer in layout.layers]
+    keys = [key if key in names or not key.removeprefix("-").isdecimal() else int(key) for key in layers]
+    inside = torch.zeros(layout.size, dtype=torch.bool)
+    inside[layout.positions(tuple(keys))] = True
+    return inside
+
+
+def lowest(client: Client, models: list[Tensor]) -> tuple[int, float]:
+    """Which model has the lowest loss on this client's training rows (the first of equals), and that loss."""
+    losses = [evaluate(client.net, model, client.data.train)[1] for model in models]
+    return losses.index(min(losses)), min(losses)

@@ -1,0 +1,3 @@
+from fedkin.methods.sfl.method import SFL
+
+__all__ = ["SFL"]

@@ -1,0 +1,1 @@
+"""What a run leaves behind: history, summary, comparison, citation, and files on disk."""

@@ -1,0 +1,201 @@
+"""`compare`: several methods on the same federations, over seeds, with each client's gain over training alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.data.federation import Federation
+from fedkin.engine.loop import run
+from fedkin.engine.trackers import Tracker
+from fedkin.methods import method as by_name
+from fedkin.report import tables
+from fedkin.results.store import write_json
+
+REFERENCE = "local"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method's outcome: means over seeds, and standard deviations over seeds where there are several."""
+
+    method: str
+    seeds: int
+    personal: float
+    personal_std: float | None
+    received: float | None
+    client_std: float
+    worst_decile: float
+    gain: float | None
+    """Mean over clients of personal accuracy minus that of `local` at the same client and seed."""
+    gaining: int | None
+    losing: int | None
+    p_value: float | None
+    """Of the Wilcoxon signed-rank test over (seed, client) pairs, which are not quite independent: a guide."""
+    bytes_per_round: float
+    simulated_seconds: float
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    lines: tuple[Line, ...]
+    setting: str
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        return (
+            "method",
+            "personal %",
+            "received %",
+            "std",
+            "worst 10 %",
+            "gain over local",
+            "gain/lose",
+            "p",
+            "bytes/round",
+            "simulated",
+        )
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        out: list[tuple[str, ...]] = []
+        for line in self.lines:
+            compared = line.gain is not None
+            out.append(
+                (
+                    line.method,
+                    tables.with_spread(line.personal, line.personal_std),
+                    tables.percent(line.received),
+                    tables.percent(line.client_std),
+                    tables.percent(line.worst_decile),
+                    f"{100 * line.gain:+.2f}" if line.gain is not None else "–",
+                    f"{line.gaining}/{line.losing}" if compared else "–",
+                    f"{line.p_value:.1g}" if line.p_value is not None else "–",
+                    tables.size(line.bytes_per_round),
+                    tables.duration(line.simulated_seconds),
+                )
+            )
+        return out
+
+    def markdown(self) -> str:
+        return f"{self.setting}\n\n{tables.markdown(self.header, self.rows)}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"setting": self.setting, "methods": [asdict(line) for line in self.lines]}
+
+
+def compare(
+    methods: Sequence[str],
+    federations: Callable[[int], Federation] | Federation,
+    *,
+    seeds: int = 1,
+    first_seed: int = 0,
+    out: str | Path | None = None,
+    setting: str = "",
+    tracker: Callable[[str], Sequence[Tracker]] = lambda label: (),
+    **settings: Any,
+) -> Comparison:
+    """Run every method with every seed. `federations(seed)` makes the data of a seed; methods are names, with options
+    after commas: `fedprox,mu=1`. With `out`, each run has its folder and finished ones are not run again."""
+    if not methods:
+        raise ValueError("compare needs at least one method.")
+    repeated = sorted({m for m in methods if list(methods).count(m) > 1})
+    if repeated:
+        raise ValueError(f"{', '.join(repeated)} is named twice: give each method once.")
+    parsed = {label: by_name(name, **fields) for label in methods for name, fields in [parse(label)]}
+    accuracy: dict[str, dict[tuple[int, int], float]] = {label: {} for label in methods}
+    summaries: dict[str, list[dict[str, Any]]] = {label: [] for label in methods}
+    wall: dict[str, float] = dict.fromkeys(methods, 0.0)
+    for seed in range(first_seed, first_seed + seeds):
+        federation = federations if isinstance(federations, Federation) else federations(seed)
+        for label, method in parsed.items():
+            place = Path(out) / folder(label) / f"seed-{seed}" if out is not None else None
+            begin = time.perf_counter()
+            result = run(
+                method,
+                federation,
+                seed=seed,
+                label=label,
+                out=place,
+                trackers=tracker(f"{label}, seed {seed}"),
+                **settings,
+            )
+            wall[label] += time.perf_counter() - begin
+            summaries[label].append(result.summary)
+            last = result.history.values("personal", round=result.summary["rounds"])
+            accuracy[label].update({(seed, client): value for client, value in last.items()})
+    lines = [_line(m, summaries[m], accuracy[m], accuracy.get(REFERENCE), wall[m]) for m in methods]
+    comparison = Comparison(tuple(lines), setting)
+    if out is not None:
+        write_json(Path(out) / "comparison.json", comparison.to_json())
+        (Path(out) / "comparison.md").write_text(comparison.markdown())
+    return comparison
+
+
+def parse(label: str) -> tuple[str, dict[str, Any]]:
+    """`fedprox,mu=1,sampling=size` → ("fedprox", {"mu": 1, "sampling": "size"})."""
+    name, *options = label.split(",")
+    fields = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError(f"'{option}' in '{label}' must have the form field=value.")
+        try:
+            fields[key.replace("-", "_")] = json.loads(value.lower() if value in ("True", "False") else value)
+        except json.JSONDecodeError:
+            fields[key.replace("-", "_")] = value
+    return name, fields
+
+
+def folder(label: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_=.," else "_" for c in label)
+
+
+def _line(
+    label: str,
+    summaries: Sequence[Mapping[str, Any]],
+    accuracy: Mapping[tuple[int, int], float],
+    reference: Mapping[tuple[int, int], float] | None,
+    wall: float,
+) -> Line:
+    personal = [s["personal"]["mean"] for s in summaries]
+    received = [s["received"]["mean"] for s in summaries if "received" in s]
+    gain = gaining = losing = p = None
+    if reference is not None and label != REFERENCE:
+        both = sorted(accuracy.keys() & reference.keys())
+        difference = np.array([accuracy[k] - reference[k] for k in both])
+        gain = float(difference.mean())
+        gaining, losing = int((difference > 0).sum()), int((difference < 0).sum())
+        p = paired_test(difference)
+    return Line(
+        method=label,
+        seeds=len(summaries),
+        personal=float(np.mean(personal)),
+        personal_std=float(np.std(personal, ddof=1)) if len(personal) > 1 else None,
+        received=float(np.mean(received)) if received else None,
+        client_std=float(np.mean([s["personal"]["std"] for s in summaries])),
+        worst_decile=float(np.mean([s["personal"]["worst_decile"] for s in summaries])),
+        gain=gain,
+        gaining=gaining,
+        losing=losing,
+        p_value=p,
+        bytes_per_round=float(np.mean([(s["bytes_down"] + s["bytes_up"]) / s["rounds"] for s in summaries])),
+        simulated_seconds=float(np.mean([s["simulated_seconds"]["total"] for s in summaries])),
+        wall_seconds=wall,
+    )
+
+
+def paired_test(difference: np.ndarray[Any, Any]) -> float:
+    """Two-sided Wilcoxon signed-rank test that the median gain is zero."""
+    from scipy.stats import wilcoxon
+
+    if not np.any(difference):
+        return 1.0
+    return float(wilcoxon(difference).pvalue)
