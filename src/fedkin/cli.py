@@ -492,17 +492,24 @@ def listing(words: list[str]) -> int:
 
     kinds = ("methods", "datasets", "partitions", "models")
     if words and words[0] in ("-h", "--help"):
-        print("usage: fedkin list [methods|datasets|partitions|models]")
+        print(
+            "usage: fedkin list [methods|datasets|partitions|models] [--wide]\n\n--wide: also papers, and what travels"
+        )
         return 0
-    wanted = words or list(kinds)
+    wide, wanted = "--wide" in words, [word for word in words if word != "--wide"] or list(kinds)
     for kind in wanted:
         if kind not in kinds:
             raise UserError(f"There is no list of '{kind}'. Known: {', '.join(kinds)}.")
     console = _console()
     for kind in wanted:
         if kind == "methods":
-            rows = [(n, e.summary, e.paper, e.travels, e.stays) for n, e in METHODS.items()]
-            table = terminal("Methods", ("name", "what it does", "paper", "travels", "stays at the client"), rows)
+            rows: list[tuple[str, ...]] = [(n, e.summary) for n, e in METHODS.items()]
+            header: tuple[str, ...] = ("name", "what it does")
+            if wide:  # these stand in the methods' own files, which import torch
+                loaded = {n: e.load() for n, e in METHODS.items()}
+                rows = [(*row, k.paper, k.travels, k.stays) for row, k in zip(rows, loaded.values())]
+                header = (*header, "paper", "travels", "stays at the client")
+            table = terminal("Methods", header, rows)
         elif kind == "partitions":
             table = terminal("Partitions", ("name", "what it does"), [(n, p.summary) for n, p in PARTITIONS.items()])
         else:

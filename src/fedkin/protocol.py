@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedkin.bounds import check
 
 if TYPE_CHECKING:
     from fedkin.models.network import Layout, Network
@@ -130,6 +132,10 @@ class Replies(NamedTuple):
         """Each answer's share of the examples behind all answers."""
         return (self.n.double() / self.n.sum()).float()
 
+    def weights_by(self, weighting: str) -> Tensor:
+        """`size`: by the number of examples. `equal`: every answer counts the same."""
+        return self.weights if weighting == "size" else torch.full((len(self.ids),), 1 / len(self.ids))
+
 
 class Clients(Protocol):
     """The engine's whole surface to a method."""
@@ -158,6 +164,10 @@ class Server:
     @property
     def size(self) -> int:
         return len(self.n)
+
+    def equal_shares(self) -> Tensor:
+        """Everybody's share in a model that nobody has trained yet."""
+        return torch.full((self.size,), 1 / self.size)
 
     def rng(self, round: int, *tag: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, round, 0x5E21, *tag])
@@ -198,9 +208,22 @@ class Method(ABC):
     Every hook takes what it needs and returns what is new; nothing is kept on the instance.
     """
 
+    paper: ClassVar[str] = ""
+    """Authors, venue and year of the paper."""
+    citation: ClassVar[str] = ""
+    """Its BibTeX entry."""
+    travels: ClassVar[str] = ""
+    """What goes between server and clients, in a few words."""
+    stays: ClassVar[str] = ""
+    """What stays at a client between rounds."""
     matters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """For `fedkin verify`, which changes each field and expects another outcome: the company in which a field matters
     (`{"fine_tune_epochs": {"fine_tune": True}}`), and, under the field's own name, the value to try."""
+
+    def __post_init__(self) -> None:
+        """Check every field against its annotation. Rules between fields go into an override that calls this first."""
+        if is_dataclass(self):
+            check(self)
 
     @property
     def sees_test(self) -> bool:

@@ -40,9 +40,6 @@ class Entry:
     summary: str
     preset: Mapping[str, Any] = field(default_factory=dict)
     """Field values that make it a named variant."""
-    paper: str = ""
-    travels: str = ""
-    stays: str = ""
 
     def load(self) -> Any:
         module, name = self.target.split(":")

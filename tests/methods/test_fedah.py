@@ -121,7 +121,7 @@ def test_each_step_moves_its_own_part(monkeypatch):
 def test_faults_are_named():
     with pytest.raises(ValueError, match="mix='both' must be"):
         FedAH(mix="both")
-    with pytest.raises(ValueError, match="head_epochs=0 at least 1"):
+    with pytest.raises(ValueError, match="head_epochs=0 must be at least 1"):
         FedAH(head_epochs=0)
 
 

@@ -153,7 +153,12 @@ def test_its_fixed_point_is_the_optimum_where_that_of_fedavg_is_not():
 
     def solve(method):
         server = SimpleNamespace(
-            size=2, n=n, layout=net.layout, training=training[1], initial=lambda k: net.initial.clone()
+            equal_shares=lambda: torch.full((2,), 1 / 2),
+            size=2,
+            n=n,
+            layout=net.layout,
+            training=training[1],
+            initial=lambda k: net.initial.clone(),
         )
         state = method.init(server)
         for t in range(350):

@@ -78,7 +78,7 @@ def test_fedah_with_local_heads_is_fedrep_to_the_bit():
 
 
 def test_faults_are_named():
-    with pytest.raises(ValueError, match="body_epochs=0 at least 1"):
+    with pytest.raises(ValueError, match="body_epochs=0 must be at least 1"):
         FedRep(body_epochs=0)
 
 

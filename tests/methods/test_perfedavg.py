@@ -149,7 +149,7 @@ def test_adaptation_has_no_effect_on_the_federation():
 def test_faults_are_named():
     with pytest.raises(ValueError, match="variant='so' must be fo or hf"):
         PerFedAvg(variant="so")
-    with pytest.raises(ValueError, match="delta=0 above 0"):
+    with pytest.raises(ValueError, match="delta=0 must be above 0"):
         PerFedAvg(delta=0)
 
 

@@ -154,7 +154,7 @@ def test_drawn_networks_average_their_probabilities():
 
 
 def test_faults_are_named():
-    with pytest.raises(ValueError, match="updates=0 at least 1"):
+    with pytest.raises(ValueError, match="updates=0 must be at least 1"):
         PFedBayes(updates=0)
 
 

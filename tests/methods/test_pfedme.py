@@ -126,7 +126,7 @@ def test_ends_of_its_parameters():
 def test_faults_are_named():
     with pytest.raises(ValueError, match=r"lr=0.2 times lam=15.0 is 3.*at most 0.0667"):
         run(PFedMe(), lr=0.2)
-    with pytest.raises(ValueError, match="inner_steps=0 at least 1"):
+    with pytest.raises(ValueError, match="inner_steps=0 must be at least 1"):
         PFedMe(inner_steps=0)
 
 

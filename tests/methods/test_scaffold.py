@@ -124,7 +124,12 @@ class Site:
 
         n = torch.tensor([len(t.y) for t in self.tables])
         server = SimpleNamespace(
-            size=len(n), n=n, layout=self.net.layout, training=self.training, initial=lambda k: self.net.initial.clone()
+            equal_shares=lambda: torch.full((len(n),), 1 / len(n)),
+            size=len(n),
+            n=n,
+            layout=self.net.layout,
+            training=self.training,
+            initial=lambda k: self.net.initial.clone(),
         )
         ids = torch.arange(len(n))
         state, private = method.init(server), [{} for _ in n]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
@@ -34,7 +33,3 @@ def step_towards(model: Tensor, mean: Tensor, rate: float, parameters: int) -> T
     out = mean.clone()
     out[:parameters] += (rate - 1) * (mean - model)[:parameters]
     return out
-
-
-def plain_shares(count: int) -> Tensor:
-    return torch.full((count,), 1 / count)

@@ -21,25 +21,34 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Fraction
 from fedkin.client.steps import descent, slope
 from fedkin.client.training import stream
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@misc{deng2020adaptive,
+  title = {Adaptive Personalized Federated Learning},
+  author = {Deng, Yuyang and Kamani, Mohammad Mahdi and Mahdavi, Mehrdad},
+  note = {arXiv:2003.13461},
+  year = {2020}
+}"""
+
 
 @dataclass(frozen=True)
 class APFL(Method):
-    alpha: float = 0.5
+    paper = "Deng et al., arXiv 2003.13461, 2020"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "own model and its weight"
+
+    alpha: Fraction = 0.5
     """α: weight of the client's own model in the mixture, or its first value; 0 is FedAvg, 1 is Local."""
     adaptive: bool = True
     """Each client learns its α, one step in a round. False: it stays."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha={self.alpha} must lie in [0, 1].")
-
     def init(self, fed: Server) -> State:
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

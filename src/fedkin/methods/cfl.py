@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -25,27 +25,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.bounds import Bound, Fraction, NonNegative, PositiveFraction, Whole
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@article{sattler2021clustered,
+  title = {Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy Constraints},
+  author = {Sattler, Felix and M{\"u}ller, Klaus-Robert and Samek, Wojciech},
+  journal = {IEEE Transactions on Neural Networks and Learning Systems},
+  year = {2021}
+}"""
+
 
 @dataclass(frozen=True)
 class CFL(Method):
-    eps1: float = 0.4
+    paper = "Sattler et al., TNNLS 2021"
+    citation = CITATION
+    travels = "model down, update up"
+    stays = "nothing"
+
+    eps1: NonNegative = 0.4
     """ε_1: a cluster is stationary when its mean update is shorter. Absolute, so it depends on model and learning rate;
     the authors advise about a tenth of the longest update."""
-    eps2: float = 1.6
+    eps2: Annotated[float, Bound(least=0, infinite=True)] = 1.6
     """ε_2: it is incongruent when, all the same, some member's update is longer. inf: no split, FedAvg."""
-    gamma_max: float = 0.0
+    gamma_max: Fraction = 0.0
     """γ_max: a split is accepted if √((1 − α_cross)/2) is larger; 0: any split (the authors' code)."""
-    wait: int = 20
+    wait: Whole = 20
     """Rounds before the first test (from the authors' code)."""
-    least: int = 3
+    least: Annotated[int, Bound(least=2)] = 3
     """Clusters of fewer members are not tested (from the authors' code)."""
-    quorum: float = 1.0
+    quorum: PositiveFraction = 1.0
     """Share of a cluster's members that must have answered for a test; those missing at a split join a part later, as
     newcomers do."""
     weighting: Literal["size", "equal"] = "size"
@@ -60,17 +73,6 @@ class CFL(Method):
         "quorum": {"wait": 1, "eps1": 1e9, "eps2": 0.0, "quorum": 0.5},
     }
 
-    def __post_init__(self) -> None:
-        if self.eps1 < 0 or self.eps2 < 0 or not 0 <= self.gamma_max <= 1 or not 0 < self.quorum <= 1:
-            raise ValueError(
-                f"eps1={self.eps1} and eps2={self.eps2} must be at least 0, gamma_max={self.gamma_max} lie in [0, 1] "
-                f"and quorum={self.quorum} in (0, 1]."
-            )
-        if self.wait < 0 or self.least < 2:
-            raise ValueError(f"wait={self.wait} must be at least 0 and least={self.least} at least 2.")
-        if self.weighting not in ("size", "equal"):
-            raise ValueError(f"weighting={self.weighting!r} must be size or equal.")
-
     # ---- server
     def init(self, fed: Server) -> State:
         return {
@@ -78,7 +80,7 @@ class CFL(Method):
             "root": fed.initial(0),
             "labels": torch.full((fed.size,), -1),
             "share": torch.full((1, fed.size), 1 / fed.size),
-            "root_share": torch.full((fed.size,), 1 / fed.size),
+            "root_share": fed.equal_shares(),
             "round": 0,
             "parameters": fed.layout.parameters,
         }

@@ -25,20 +25,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedkin.bounds import Count, NonNegative
 from fedkin.client.training import sgd
 from fedkin.maths.kmeans import gram, squared_distances
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
+CITATION = r"""@inproceedings{ouyang2021clusterfl,
+  title = {{ClusterFL}: A Similarity-Aware Federated Learning System for Human Activity Recognition},
+  author = {Ouyang, Xiaomin and Xie, Zhiyuan and Zhou, Jiayu and Huang, Jianwei and Xing, Guoliang},
+  booktitle = {International Conference on Mobile Systems, Applications, and Services (MobiSys)},
+  year = {2021}
+}"""
+
 
 @dataclass(frozen=True)
 class ClusterFL(Method):
-    alpha: float = 1e-3
+    paper = "Ouyang et al., MobiSys 2021"
+    citation = CITATION
+    travels = "down: a vector of the model's size; up: parameters"
+    stays = "model"
+
+    alpha: NonNegative = 1e-3
     """α: L2 penalty on each model."""
-    beta: float = 5e-4
+    beta: NonNegative = 5e-4
     """β: reward for models of one cluster being alike."""
     rho: float = 2e-3
     """ρ: of the augmented Lagrangian; above 2β."""
-    update_every: int = 3
+    update_every: Count = 3
     """Rounds between updates of the indicator F; it is 0 before the first one."""
     official_step: bool = False
     """The authors' client step, with its sign."""
@@ -51,11 +64,7 @@ class ClusterFL(Method):
     }
 
     def __post_init__(self) -> None:
-        if self.alpha < 0 or self.beta < 0 or self.update_every < 1:
-            raise ValueError(
-                f"alpha={self.alpha} and beta={self.beta} must be at least 0 and update_every={self.update_every} "
-                "at least 1."
-            )
+        super().__post_init__()
         if not self.rho > 2 * self.beta:
             raise ValueError(f"rho={self.rho} must be above 2·beta={2 * self.beta}: the step of Ω divides by ρ − 2β.")
 

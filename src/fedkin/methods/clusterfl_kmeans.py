@@ -19,36 +19,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count, NonNegative
 from fedkin.client.training import sgd
 from fedkin.maths.centers import means
 from fedkin.maths.kmeans import gram, kmeans
+from fedkin.methods.clusterfl import CITATION
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 
 @dataclass(frozen=True)
 class ClusterFLKMeans(Method):
-    clusters: int = 3
+    paper = "Ouyang et al., MobiSys 2021, as read by Liu et al., 2025"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "model"
+
+    clusters: Count = 3
     """K of k-means, which runs anew in every round on the last models of all clients heard so far."""
-    lam: float = 0.1
+    lam: NonNegative = 0.1
     """λ: strength of the pull λ/2·‖w − c_k‖² to the own cluster's center; 0 with start=own is local training."""
     start: Literal["own", "center"] = "own"
     """Local training starts at the client's own model, or at the received center."""
     weighting: Literal["equal", "size"] = "equal"
     """A center is the mean of its members, each alike or by rows."""
-    restarts: int = 10
+    restarts: Count = 10
     """Starts of k-means++, of which the best counts."""
 
     matters = {"restarts": {"clusters": 3, "restarts": 1}}
-
-    def __post_init__(self) -> None:
-        if self.clusters < 1 or self.restarts < 1 or self.lam < 0:
-            raise ValueError(
-                f"clusters={self.clusters} and restarts={self.restarts} must be at least 1, lam={self.lam} at least 0."
-            )
-        if self.start not in ("own", "center") or self.weighting not in ("equal", "size"):
-            raise ValueError(
-                f"start={self.start!r} must be own or center, and weighting={self.weighting!r} equal or size."
-            )
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -19,31 +19,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
+from fedkin.bounds import NonNegative, Whole
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@inproceedings{li2021ditto,
+  title = {Ditto: Fair and Robust Federated Learning Through Personalization},
+  author = {Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2021}
+}"""
+
 
 @dataclass(frozen=True)
 class Ditto(Method):
-    lam: float = 1.0
+    paper = "Li et al., ICML 2021"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "personal model"
+
+    lam: NonNegative = 1.0
     """λ: how strongly personal models are held at the global one; 0: each alone. The paper takes 0.1, 1 and 2."""
-    personal_epochs: int = 0
+    personal_epochs: Whole = 0
     """s: epochs of training the personal model; 0: as many as the run's."""
     weighting: Literal["size", "equal"] = "size"
     """size: the global model is FedAvg's. equal: the plain mean, as in the authors' code."""
 
-    def __post_init__(self) -> None:
-        if self.lam < 0 or self.personal_epochs < 0:
-            raise ValueError(f"lam={self.lam} and personal_epochs={self.personal_epochs} must be at least 0.")
-        if self.weighting not in ("size", "equal"):
-            raise ValueError(f"weighting={self.weighting!r} must be size or equal.")
-
     def init(self, fed: Server) -> State:
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
@@ -58,8 +64,7 @@ class Ditto(Method):
         return Reply({"model": v}, (w,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
-        weights = replies.weights if self.weighting == "size" else equal
+        weights = replies.weights_by(self.weighting)
         return {
             "model": average(replies.body[0], weights),
             "share": shares(len(state["share"]), replies.ids, weights),

@@ -20,26 +20,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedkin.bounds import NonNegative
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
+CITATION = r"""@misc{song2025fedaghn,
+  title = {{FedAGHN}: Personalized Federated Learning with Attentive Graph {HyperNetworks}},
+  author = {Song, Jiarui and Shen, Yunheng and Hou, Chengbin and Wang, Pengyu and Wang, Jinbao and Tang, Ke
+            and Lv, Hairong},
+  year = {2025},
+  eprint = {2501.16379},
+  archivePrefix = {arXiv}
+}"""
+
 
 @dataclass(frozen=True)
 class FedAGHN(Method):
+    paper = "Song et al., arXiv 2501.16379, 2025"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "nothing"
+
     q: float = 1.0
     """Where sharpness of the attention to others starts."""
-    p: float = 0.05
+    p: NonNegative = 0.05
     """Where the weight of the own model starts, against 1 for all others together."""
-    server_lr: float = 5e-3
+    server_lr: NonNegative = 5e-3
     """Learning rate of both; 0: they stay."""
 
     matters = {"q": {"q": 10.0}, "server_lr": {"server_lr": 0.5}}
-
-    def __post_init__(self) -> None:
-        if self.p < 0 or self.server_lr < 0:
-            raise ValueError(f"p={self.p} and server_lr={self.server_lr} must be at least 0.")
 
     # ---- server
     def init(self, fed: Server) -> State:

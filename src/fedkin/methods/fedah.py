@@ -23,33 +23,39 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count, NonNegative
 from fedkin.client.steps import OTHER_EPOCHS, joined, slope
 from fedkin.client.training import sgd, stream
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@misc{zhou2024fedah,
+  title = {{FedAH}: Aggregated Head for Personalized Federated Learning},
+  author = {Zhou, Pengzhan and He, Yuepeng and Zhai, Yijun and Gao, Kaixin and Chen, Chao and
+            Qin, Zhida and Zhang, Chong and Guo, Songtao},
+  note = {arXiv:2412.01295},
+  year = {2024}
+}"""
+
 
 @dataclass(frozen=True)
 class FedAH(Method):
-    weight_lr: float = 1.0
+    paper = "Zhou et al., arXiv 2412.01295, 2024"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "head and its weights"
+
+    weight_lr: NonNegative = 1.0
     """η_w: rate at which the weights W are learned; 0: they stay as they are."""
-    head_epochs: int = 1
+    head_epochs: Count = 1
     """Epochs of learning W, and then of training the head; the body is trained for the run's epochs."""
     mix: Literal["learned", "global", "local"] = "learned"
     """global: W is 1, the head starts at the global one. local: W is 0, the head is the client's own, as in FedRep."""
 
     matters = {"weight_lr": {"weight_lr": 50.0}}  # a head moves little in four rounds
 
-    def __post_init__(self) -> None:
-        if self.weight_lr < 0 or self.head_epochs < 1:
-            raise ValueError(
-                f"weight_lr={self.weight_lr} must be at least 0, head_epochs={self.head_epochs} at least 1."
-            )
-        if self.mix not in ("learned", "global", "local"):
-            raise ValueError(f"mix={self.mix!r} must be learned, global or local.")
-
     def init(self, fed: Server) -> State:
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedkin.bounds import NonNegative, PositiveFraction, Whole
 from fedkin.client.training import batches, sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Examples, Message, Method, Model, Replies, Reply, Server, State
@@ -28,26 +29,33 @@ RECENT, STEADY, MOST = 10, 0.1, 50  # losses of so many epochs, their std at whi
 APART = 1 << 16  # the first epoch number of mixing, so that batches of local training are FedAvg's
 
 
+CITATION = r"""@inproceedings{zhang2023fedala,
+  title = {{FedALA}: Adaptive Local Aggregation for Personalized Federated Learning},
+  author = {Zhang, Jianqing and Hua, Yang and Wang, Hao and Song, Tao and Xue, Zhengui and Ma, Ruhui and Guan, Haibing},
+  booktitle = {AAAI Conference on Artificial Intelligence},
+  year = {2023}
+}"""
+
+
 @dataclass(frozen=True)
 class FedALA(Method):
-    rate: float = 1.0
+    paper = "Zhang et al., AAAI 2023"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "model, mixing weights"
+
+    rate: NonNegative = 1.0
     """η: learning rate of the weights; 0: they stay 1, which is FedAvg with local training."""
-    sample: float = 0.8
+    sample: PositiveFraction = 0.8
     """s: share of the client's training rows that mixing learns from, drawn anew in each round."""
-    tensors: int = 2
+    tensors: Whole = 2
     """p: how many of the last parameter tensors are mixed by weights; 0: all."""
 
     matters = {"tensors": {"tensors": 0}}
 
-    def __post_init__(self) -> None:
-        if self.rate < 0 or not 0 < self.sample <= 1 or self.tensors < 0:
-            raise ValueError(
-                f"rate={self.rate} and tensors={self.tensors} must be at least 0, sample={self.sample} lie in (0, 1]."
-            )
-
     # ---- server: FedAvg
     def init(self, fed: Server) -> State:
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

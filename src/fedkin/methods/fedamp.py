@@ -21,25 +21,39 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Fraction, NonNegative, Positive
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram, squared_distances
 from fedkin.maths.peers import attentive, heuristic
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
+CITATION = r"""@inproceedings{huang2021personalized,
+  title = {Personalized Cross-Silo Federated Learning on Non-{IID} Data},
+  author = {Huang, Yutao and Chu, Lingyang and Zhou, Zirui and Wang, Lanjun and Liu, Jiangchuan
+            and Pei, Jian and Zhang, Yong},
+  booktitle = {AAAI Conference on Artificial Intelligence},
+  year = {2021}
+}"""
+
 
 @dataclass(frozen=True)
 class FedAMP(Method):
+    paper = "Huang et al., AAAI 2021"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "model"
+
     heuristic: bool = False
     """Weights from cosines of the models with a fixed own weight (HeurFedAMP), not from their distances."""
-    lam: float = 1.0
+    lam: NonNegative = 1.0
     """λ: strength of the pull to the received model; the local term is λ/(2α)·‖w − u_i‖²."""
-    alpha: float = 1.0
+    alpha: Positive = 1.0
     """α: the server's step; the larger, the more is taken from others and the weaker the pull."""
-    sigma: float = 25.0
+    sigma: NonNegative = 25.0
     """σ. FedAMP: squared distance at which attention fades: it must grow with the size of the model, or every client
     keeps to itself. HeurFedAMP: sharpness of the softmax of cosines."""
-    self_weight: float = 0.0
+    self_weight: Fraction = 0.0
     """ξ_ii of HeurFedAMP; 0: an equal share, 1/N."""
     start: Literal["cloud", "local"] = "cloud"
     """Local training starts at the received model u_i, or at the client's own w_i, which u_i then only pulls."""
@@ -51,15 +65,9 @@ class FedAMP(Method):
     }
 
     def __post_init__(self) -> None:
-        if self.lam < 0 or self.alpha <= 0 or self.sigma < 0 or (self.sigma == 0 and not self.heuristic):
-            raise ValueError(
-                f"lam={self.lam} must be at least 0, alpha={self.alpha} above 0 and sigma={self.sigma} above 0 "
-                "(0 only with heuristic: all others alike)."
-            )
-        if not 0 <= self.self_weight <= 1:
-            raise ValueError(f"self_weight={self.self_weight} must lie in [0, 1].")
-        if self.start not in ("cloud", "local"):
-            raise ValueError(f"start={self.start!r} must be cloud or local.")
+        super().__post_init__()
+        if self.sigma == 0 and not self.heuristic:
+            raise ValueError("sigma=0 must be above 0 (0 only with heuristic: all others alike).")
 
     # ---- server
     def init(self, fed: Server) -> State:

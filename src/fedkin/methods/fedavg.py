@@ -16,16 +16,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@inproceedings{mcmahan2017communication,
+  title = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
+  author = {McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and {Ag{\"u}era y Arcas}, Blaise},
+  booktitle = {International Conference on Artificial Intelligence and Statistics (AISTATS)},
+  year = {2017}
+}"""
+
 
 @dataclass(frozen=True)
 class FedAvg(Method):
+    paper = "McMahan et al., AISTATS 2017"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "nothing"
+
     fine_tune: bool = False
     """Clients train the received model before they use it (FedAvg-FT)."""
     fine_tune_epochs: int = 0
@@ -35,7 +46,7 @@ class FedAvg(Method):
 
     def init(self, fed: Server) -> State:
         # before anybody answered, the model is nobody's: all alike
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

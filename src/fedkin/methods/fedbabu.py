@@ -19,32 +19,36 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Whole
 from fedkin.client.steps import OTHER_EPOCHS, joined
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@inproceedings{oh2022fedbabu,
+  title = {{FedBABU}: Toward Enhanced Representation for Federated Image Classification},
+  author = {Oh, Jaehoon and Kim, Sangmook and Yun, Se-Young},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year = {2022}
+}"""
+
 
 @dataclass(frozen=True)
 class FedBABU(Method):
+    paper = "Oh et al., ICLR 2022"
+    citation = CITATION
+    travels = "body both ways"
+    stays = "nothing"
+
     fine_tune: Literal["full", "head", "body"] = "full"
     """What a client trains on its own rows before it uses the model."""
-    fine_tune_epochs: int = 1
+    fine_tune_epochs: Whole = 1
     """Epochs of that; 0: the model is used as received."""
     weighting: Literal["equal", "size"] = "equal"
     """equal: the plain mean of the bodies, as in the authors' code. size: weighted by n_k."""
 
-    def __post_init__(self) -> None:
-        if self.fine_tune not in ("full", "head", "body") or self.weighting not in ("equal", "size"):
-            raise ValueError(
-                f"fine_tune={self.fine_tune!r} must be full, head or body, and weighting={self.weighting!r} equal or "
-                "size."
-            )
-        if self.fine_tune_epochs < 0:
-            raise ValueError(f"fine_tune_epochs={self.fine_tune_epochs} must be at least 0.")
-
     def init(self, fed: Server) -> State:
-        return {"body": fed.initial(0)[fed.layout.body], "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"body": fed.initial(0)[fed.layout.body], "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["body"],))
@@ -55,8 +59,7 @@ class FedBABU(Method):
         return Reply({}, (trained[client.net.layout.body],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
-        weights = replies.weights if self.weighting == "size" else equal
+        weights = replies.weights_by(self.weighting)
         return {
             "body": average(replies.body[0], weights),
             "share": shares(len(state["share"]), replies.ids, weights),

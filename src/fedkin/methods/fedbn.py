@@ -33,8 +33,21 @@ def _small(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(size), nn.Linear(size, classes))
 
 
+CITATION = r"""@inproceedings{li2021fedbn,
+  title = {{FedBN}: Federated Learning on Non-{IID} Features via Local Batch Normalization},
+  author = {Li, Xiaoxiao and Jiang, Meirui and Zhang, Xiaofei and Kamp, Michael and Dou, Qi},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year = {2021}
+}"""
+
+
 @dataclass(frozen=True)
 class FedBN(Method):
+    paper = "Li et al., ICLR 2021"
+    citation = CITATION
+    travels = "all but batch norm both ways"
+    stays = "batch norm"
+
     newcomers: Literal["initial", "average"] = "initial"
     """Batch norm of a client that has not taken part. initial: that of the common initial model. average: the mean of
     those who answered last; then the whole model travels both ways."""
@@ -45,15 +58,8 @@ class FedBN(Method):
     # without batch norm there is nothing to be a newcomer to
     matters = {"newcomers": {"settings": {"participation": 0.3, "model": _small, "model_options": {}}}}
 
-    def __post_init__(self) -> None:
-        if self.newcomers not in ("initial", "average") or self.weighting not in ("size", "equal"):
-            raise ValueError(
-                f"newcomers={self.newcomers!r} must be initial or average, and weighting={self.weighting!r} size or "
-                "equal."
-            )
-
     def init(self, fed: Server) -> State:
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
@@ -64,8 +70,7 @@ class FedBN(Method):
         return Reply({"norms": trained[norms]}, (trained if self.newcomers == "average" else trained[~norms],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        plain = torch.full((len(replies.ids),), 1 / len(replies.ids))
-        weights = replies.weights if self.weighting == "size" else plain
+        weights = replies.weights_by(self.weighting)
         return {
             "model": average(replies.body[0], weights),
             "share": shares(len(state["share"]), replies.ids, weights),

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count, Positive, Whole
 from fedkin.client.training import sgd
 from fedkin.maths.graph import centered, cosine, evenness, normalized, propagation
 from fedkin.maths.kmeans import gram, kmeans, membership
@@ -35,11 +36,24 @@ from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Serv
 GRAPH_LIMIT = 100  # beyond so many centers (there only without clustering) the graph is not written to the history
 
 
+CITATION = r"""@inproceedings{wang2024rethinking,
+  title = {Rethinking Personalized Federated Learning with Clustering-based Dynamic Graph Propagation},
+  author = {Wang, Jiaqi and Chen, Yuzhong and Wu, Yuhang and Das, Mahashweta and Yang, Hao and Ma, Fenglong},
+  booktitle = {Pacific-Asia Conference on Knowledge Discovery and Data Mining (PAKDD)},
+  year = {2024}
+}"""
+
+
 @dataclass(frozen=True)
 class FedCEDAR(Method):
-    clusters: int = 5
+    paper = "Wang et al., PAKDD 2024"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "nothing"
+
+    clusters: Count = 5
     """K: centers of k-means; fewer where fewer distinct models came back."""
-    propagations: int = 2
+    propagations: Whole = 2
     """P: times that the centers' models are propagated over the graph; 0: plain cluster means (AS-2)."""
     clustering: bool = True
     """Off: every client is a node of the graph (AS-1)."""
@@ -48,14 +62,14 @@ class FedCEDAR(Method):
     normalize: Literal["sum", "softmax"] = "sum"
     """How a row of cosines becomes weights. sum (paper): negative ones as 0, divided by the sum. softmax: see
     temperature."""
-    temperature: float = 0.3
+    temperature: Positive = 0.3
     """Of the softmax: small values keep a cluster to itself, large ones make all alike."""
     features: Literal["weights", "updates", "centered"] = "weights"
     """What cosines compare: the centers (paper), their change since the models were sent, or the centers less their
     mean."""
-    n_init: int = 10
+    n_init: Count = 10
     """Starts of k-means, of which the best counts."""
-    activate_every: int = 0
+    activate_every: Whole = 0
     """Every so many rounds draw the participation from each group of clients apart; 0: never. The groups are the
     last round's clusters and, as one more, the clients outside it."""
     nodes: tuple[int, ...] = ()
@@ -70,14 +84,7 @@ class FedCEDAR(Method):
     }
 
     def __post_init__(self) -> None:
-        for name, least in (("clusters", 1), ("propagations", 0), ("n_init", 1), ("activate_every", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}.")
-        for name, known in (("normalize", ("sum", "softmax")), ("features", ("weights", "updates", "centered"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}='{getattr(self, name)}' must be {' or '.join(known)}.")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature={self.temperature} must be above 0.")
+        super().__post_init__()
         if self.nodes and not self.activate_every:
             raise ValueError("nodes say whom activate_every draws from: give activate_every too (the paper's is 5).")
         if self.activate_every and not self.clustering and not self.nodes:

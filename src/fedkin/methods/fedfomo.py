@@ -21,18 +21,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count, Fraction
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, with_rows
 
+CITATION = r"""@inproceedings{zhang2021personalized,
+  title = {Personalized Federated Learning with First Order Model Optimization},
+  author = {Zhang, Michael and Sapra, Karan and Fidler, Sanja and Yeung, Serena and Alvarez, Jose M.},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year = {2021}
+}"""
+
 
 @dataclass(frozen=True)
 class FedFomo(Method):
-    downloads: int = 5
+    paper = "Zhang et al., ICLR 2021"
+    citation = CITATION
+    travels = "down: a few clients' models; up: model, weights"
+    stays = "model"
+
+    downloads: Count = 5
     """M: models that a client downloads in a round, of those heard so far."""
-    explore: float = 0.3
+    explore: Fraction = 0.3
     """ε: chance that they are drawn at random, not those of the greatest affinity."""
-    explore_decay: float = 0.05
+    explore_decay: Fraction = 0.05
     """By how much ε shrinks in a round."""
 
     matters = {
@@ -40,13 +53,6 @@ class FedFomo(Method):
         "explore": {"downloads": 1, "explore": 1.0},
         "explore_decay": {"downloads": 1, "explore": 0.7, "explore_decay": 0.5},
     }
-
-    def __post_init__(self) -> None:
-        if self.downloads < 1 or not 0 <= self.explore <= 1 or not 0 <= self.explore_decay <= 1:
-            raise ValueError(
-                f"downloads={self.downloads} must be at least 1, explore={self.explore} and "
-                f"explore_decay={self.explore_decay} lie in [0, 1]."
-            )
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -25,22 +25,37 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.bounds import Count, NonNegative, Whole
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram, kmeans
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@misc{duan2020fedgroup,
+  title = {{FedGroup}: Efficient Clustered Federated Learning via Decomposed Data-Driven Measure},
+  author = {Duan, Moming and Liu, Duo and Ji, Xinyuan and Liu, Renping and Liang, Liang and Chen, Xianzhang
+            and Tan, Yujuan},
+  year = {2020},
+  eprint = {2010.06870},
+  archivePrefix = {arXiv}
+}"""
+
 
 @dataclass(frozen=True)
 class FedGroup(Method):
-    groups: int = 3
+    paper = "Duan et al., arXiv 2010.06870, 2020"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "nothing"
+
+    groups: Count = 3
     """m: number of groups; fewer where fewer distinct updates came back."""
-    pretrain_factor: int = 20
+    pretrain_factor: Count = 20
     """α: the cold start asks α·m clients, or all there are."""
-    pretrain_steps: int = 50
+    pretrain_steps: Whole = 50
     """Batches of a newcomer's first training; 0: the run's epochs."""
-    mu: float = 0.0
+    mu: NonNegative = 0.0
     """Strength of a pull to the received model (FedGrouProx)."""
 
     matters = {
@@ -48,11 +63,6 @@ class FedGroup(Method):
         "pretrain_steps": {"pretrain_steps": 5},
         "mu": {"mu": 1.0},
     }
-
-    def __post_init__(self) -> None:
-        for name, least in (("groups", 1), ("pretrain_factor", 1), ("pretrain_steps", 0), ("mu", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}.")
 
     # ---- server
     def init(self, fed: Server) -> State:

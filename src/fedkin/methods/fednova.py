@@ -27,29 +27,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.bounds import NonNegative, Whole
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.maths.steps import accumulation, local_steps, normalized_weights, plain_shares
+from fedkin.maths.steps import accumulation, local_steps, normalized_weights
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
+
+CITATION = r"""@inproceedings{wang2020tackling,
+  title = {Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization},
+  author = {Wang, Jianyu and Liu, Qinghua and Liang, Hao and Joshi, Gauri and Poor, H. Vincent},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+  year = {2020}
+}"""
 
 
 @dataclass(frozen=True)
 class FedNova(Method):
-    mu: float = 0.0
+    paper = "Wang et al., NeurIPS 2020"
+    citation = CITATION
+    travels = "model both ways, a number up"
+    stays = "nothing"
+
+    mu: NonNegative = 0.0
     """Strength of a proximal term (FedProx) in the local objective; 0: none."""
-    fewest_epochs: int = 0
+    fewest_epochs: Whole = 0
     """Each client draws its epochs of a round from this to the run's epochs (the paper: 2 to 5); 0: the run's."""
     effective: Literal["vector", "steps"] = "vector"
     """τ_eff: the mean of ‖a_i‖₁, weighted by p_i (vector), or of the steps τ_i (steps). The authors' code takes steps
     with a proximal term, the vector otherwise. With vector, clients that work alike give FedAvg."""
 
     matters = {"fewest_epochs": {"fewest_epochs": 1}, "effective": {"mu": 1.0}}
-
-    def __post_init__(self) -> None:
-        if self.mu < 0 or self.fewest_epochs < 0:
-            raise ValueError(f"mu={self.mu} and fewest_epochs={self.fewest_epochs} must be at least 0.")
-        if self.effective not in ("vector", "steps"):
-            raise ValueError(f"effective={self.effective!r} must be vector or steps.")
 
     def init(self, fed: Server) -> State:
         lr, epochs = fed.training.lr, fed.training.epochs
@@ -59,7 +66,7 @@ class FedNova(Method):
             raise ValueError(f"fewest_epochs={self.fewest_epochs} must be at most the run's epochs, {epochs}.")
         return {
             "model": fed.initial(0),
-            "share": plain_shares(fed.size),
+            "share": fed.equal_shares(),
             "parameters": fed.layout.parameters,
             "effective": 0.0,
         }

@@ -21,28 +21,35 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Whole
 from fedkin.client.steps import joined, last_layers
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@misc{arivazhagan2019federated,
+  title = {Federated Learning with Personalization Layers},
+  author = {Arivazhagan, Manoj Ghuhan and Aggarwal, Vinay and Singh, Aaditya Kumar and Choudhary, Sunav},
+  note = {arXiv:1912.00818},
+  year = {2019}
+}"""
+
 
 @dataclass(frozen=True)
 class FedPer(Method):
-    personal_layers: int = 1
+    paper = "Arivazhagan et al., arXiv 1912.00818, 2019"
+    citation = CITATION
+    travels = "base layers both ways"
+    stays = "last layers"
+
+    personal_layers: Whole = 1
     """K_P: how many layers, counted back from the head, stay at the client; 0 is FedAvg, all of them Local."""
     use: Literal["received", "trained"] = "received"
     """The base that a client uses with its own layers: as received, or after its training in the round."""
 
-    def __post_init__(self) -> None:
-        if self.personal_layers < 0:
-            raise ValueError(f"personal_layers={self.personal_layers} must be at least 0.")
-        if self.use not in ("received", "trained"):
-            raise ValueError(f"use={self.use!r} must be received or trained.")
-
     def init(self, fed: Server) -> State:
         base, _ = last_layers(fed.layout, self.personal_layers)
-        return {"base": fed.initial(0)[base], "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"base": fed.initial(0)[base], "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["base"],))

@@ -23,23 +23,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Fraction, NonNegative
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, round_half_up
 
+CITATION = r"""@inproceedings{li2020federated,
+  title = {Federated Optimization in Heterogeneous Networks},
+  author = {Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and Talwalkar, Ameet
+            and Smith, Virginia},
+  booktitle = {Conference on Machine Learning and Systems (MLSys)},
+  year = {2020}
+}"""
+
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    mu: float = 0.1
+    paper = "Li et al., MLSys 2020"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "nothing"
+
+    mu: NonNegative = 0.1
     """Strength of the proximal term; 0 is FedAvg. The paper tunes it in {0.001, 0.01, 0.1, 0.5, 1}."""
-    stragglers: float = 0.0
+    stragglers: Fraction = 0.0
     """Chance of a client to be slow in a round: it then does a random number of epochs in [1, E)."""
     sampling: Literal["uniform", "size"] = "uniform"
     """uniform: clients drawn uniformly, mean weighted by n_k. size: drawn by p_k with replacement, plain mean."""
-
-    def __post_init__(self) -> None:
-        if self.mu < 0 or not 0 <= self.stragglers <= 1:
-            raise ValueError(f"mu={self.mu} must be at least 0 and stragglers={self.stragglers} lie in [0, 1].")
 
     def init(self, fed: Server) -> State:
         if self.stragglers and fed.training.epochs < 2:
@@ -47,7 +57,7 @@ class FedProx(Method):
                 f"stragglers={self.stragglers} does nothing with epochs={fed.training.epochs}: a straggler does from 1 "
                 "to epochs-1 epochs, so take epochs of at least 2."
             )
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:
         if self.sampling == "uniform":
@@ -72,8 +82,7 @@ class FedProx(Method):
         )  # ∇h_k, eq. (2)
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        plain = torch.full((len(replies.ids),), 1 / len(replies.ids))
-        weights = replies.weights if self.sampling == "uniform" else plain
+        weights = replies.weights_by("size" if self.sampling == "uniform" else "equal")
         return {
             "model": average(replies.body[0], weights),
             "share": shares(len(state["share"]), replies.ids, weights),

@@ -20,31 +20,36 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count, Whole
 from fedkin.client.steps import joined
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@inproceedings{collins2021exploiting,
+  title = {Exploiting Shared Representations for Personalized Federated Learning},
+  author = {Collins, Liam and Hassani, Hamed and Mokhtari, Aryan and Shakkottai, Sanjay},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2021}
+}"""
+
 
 @dataclass(frozen=True)
 class FedRep(Method):
-    head_epochs: int = 0
+    paper = "Collins et al., ICML 2021"
+    citation = CITATION
+    travels = "body both ways"
+    stays = "head"
+
+    head_epochs: Whole = 0
     """τ: epochs of the head in a round, the body held; 0: as many as the run's."""
-    body_epochs: int = 1
+    body_epochs: Count = 1
     """Epochs of the body after that, the head held."""
     weighting: Literal["equal", "size"] = "equal"
     """equal: the plain mean of the bodies. size: weighted by n_k."""
 
-    def __post_init__(self) -> None:
-        if self.head_epochs < 0 or self.body_epochs < 1:
-            raise ValueError(
-                f"head_epochs={self.head_epochs} must be at least 0, body_epochs={self.body_epochs} at least 1."
-            )
-        if self.weighting not in ("equal", "size"):
-            raise ValueError(f"weighting={self.weighting!r} must be equal or size.")
-
     def init(self, fed: Server) -> State:
-        return {"body": fed.initial(0)[fed.layout.body], "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"body": fed.initial(0)[fed.layout.body], "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["body"],))
@@ -59,8 +64,7 @@ class FedRep(Method):
         return Reply({"head": trained[layout.head]}, (trained[layout.body],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
-        weights = replies.weights if self.weighting == "size" else equal
+        weights = replies.weights_by(self.weighting)
         return {
             "body": average(replies.body[0], weights),
             "share": shares(len(state["share"]), replies.ids, weights),

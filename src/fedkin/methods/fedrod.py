@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.bounds import Count, NonNegative
 from fedkin.client.steps import descent
 from fedkin.client.training import stream
 from fedkin.maths.mixing import average, shares
@@ -35,29 +36,36 @@ from fedkin.protocol import Client, Data, Message, Method, Model, Replies, Reply
 ABSENT = 1e-30  # share of a class that a client does not have
 
 
+CITATION = r"""@inproceedings{chen2022bridging,
+  title = {On Bridging Generic and Personalized Federated Learning for Image Classification},
+  author = {Chen, Hong-You and Chao, Wei-Lun},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year = {2022}
+}"""
+
+
 @dataclass(frozen=True)
 class FedRoD(Method):
-    gamma: float = 1.0
+    paper = "Chen and Chao, ICLR 2022"
+    citation = CITATION
+    travels = "model both ways, with hyper the hypernetwork too"
+    stays = "personal head; nothing with hyper"
+
+    gamma: NonNegative = 1.0
     """γ: how much the generic loss makes up for unlike class counts; 0: plain cross entropy."""
     hyper: bool = False
     """Personal heads come from a shared hypernetwork of the client's class frequencies: Fed-RoD (hyper)."""
-    hidden: int = 32
+    hidden: Count = 32
     """Hidden units of the hypernetwork. Ours: the paper's depends on its networks."""
     start: Literal["zero", "generic"] = "zero"
     """φ_i before a client first takes part: zero (predicts as the generic head), or a copy of the received head."""
 
     matters = {"hidden": {"hyper": True}, "start": {"hyper": False}}
 
-    def __post_init__(self) -> None:
-        if self.gamma < 0 or self.hidden < 1:
-            raise ValueError(f"gamma={self.gamma} must be at least 0 and hidden={self.hidden} at least 1.")
-        if self.start not in ("zero", "generic"):
-            raise ValueError(f"start={self.start!r} must be zero or generic.")
-
     # ---- server
     def init(self, fed: Server) -> State:
         linear_head(fed.layout, torch.zeros(fed.layout.size))  # says so now if there is no such head
-        state = {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        state = {"model": fed.initial(0), "share": fed.equal_shares()}
         if self.hyper:
             first = fed.rng(0, 0x40D).uniform(-1, 1, (self.hidden, fed.classes)) / sqrt(fed.classes)
             rest = self.hidden + len(fed.layout.head) * (self.hidden + 1)  # zero, so that φ starts at zero

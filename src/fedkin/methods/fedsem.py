@@ -24,15 +24,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count, NonNegative
 from fedkin.client.training import sgd
 from fedkin.maths.centers import means, squared_to
 from fedkin.maths.kmeans import gram, kmeans
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
+CITATION = r"""@misc{xie2020multi,
+  title = {Multi-Center Federated Learning},
+  author = {Xie, Ming and Long, Guodong and Shen, Tao and Zhou, Tianyi and Wang, Xianzhi and Jiang, Jing
+            and Zhang, Chengqi},
+  year = {2020},
+  eprint = {2005.01026},
+  archivePrefix = {arXiv}
+}"""
+
 
 @dataclass(frozen=True)
 class FedSEM(Method):
-    clusters: int = 3
+    paper = "Xie et al., arXiv 2005.01026, 2020"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "nothing"
+
+    clusters: Count = 3
     """K: number of centers."""
     weighting: Literal["equal", "size"] = "equal"
     """Mean of a center's models: each alike (paper), or by rows (the authors' code)."""
@@ -40,21 +55,13 @@ class FedSEM(Method):
     """The first assignment: random and balanced (as in the authors' code), or k-means++ on the first round's models."""
     layers: tuple[str, ...] = ()
     """Names of the layers that distances look at; none: all (the authors' code looks at one dense layer)."""
-    mu: float = 0.0
+    mu: NonNegative = 0.0
     """Strength of a pull to the received center in local training (an option of the authors' code)."""
 
     matters = {
         "layers": {"layers": ("fc2",)},
         "mu": {"mu": 1.0},
     }
-
-    def __post_init__(self) -> None:
-        if self.clusters < 1 or self.mu < 0:
-            raise ValueError(f"clusters={self.clusters} must be at least 1 and mu={self.mu} at least 0.")
-        if self.weighting not in ("equal", "size") or self.first not in ("random", "kmeans"):
-            raise ValueError(
-                f"weighting={self.weighting!r} must be equal or size, and first={self.first!r} random or kmeans."
-            )
 
     # ---- server
     def init(self, fed: Server) -> State:

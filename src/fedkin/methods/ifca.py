@@ -21,15 +21,28 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count
 from fedkin.client.evaluate import evaluate, gradient
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
+CITATION = r"""@inproceedings{ghosh2020efficient,
+  title = {An Efficient Framework for Clustered Federated Learning},
+  author = {Ghosh, Avishek and Chung, Jichan and Yin, Dong and Ramchandran, Kannan},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+  year = {2020}
+}"""
+
 
 @dataclass(frozen=True)
 class IFCA(Method):
-    clusters: int = 4
+    paper = "Ghosh et al., NeurIPS 2020"
+    citation = CITATION
+    travels = "down: k models (one body and k heads with share_body); up: model or gradient, choice"
+    stays = "nothing"
+
+    clusters: Count = 4
     """k: number of models; the paper takes 4 for four rotations of MNIST, 2 for CIFAR-10."""
     averaging: Literal["model", "gradient"] = "model"
     """model: clients train the chosen model, the server takes the mean of each cluster (option II). gradient: clients
@@ -41,14 +54,6 @@ class IFCA(Method):
 
     matters = {"weighting": {"averaging": "model"}}
 
-    def __post_init__(self) -> None:
-        if self.clusters < 1:
-            raise ValueError(f"clusters={self.clusters} must be at least 1.")
-        if self.averaging not in ("model", "gradient") or self.weighting not in ("equal", "size"):
-            raise ValueError(
-                f"averaging={self.averaging!r} must be model or gradient, weighting={self.weighting!r} equal or size."
-            )
-
     # ---- server
     def init(self, fed: Server) -> State:
         models = torch.stack([fed.initial(k) for k in range(self.clusters)])  # unlike, or all would choose the first
@@ -59,7 +64,7 @@ class IFCA(Method):
             "models": models,
             "labels": torch.full((fed.size,), -1),
             "share": torch.full((self.clusters, fed.size), 1 / fed.size),
-            "body_share": torch.full((fed.size,), 1 / fed.size),
+            "body_share": fed.equal_shares(),
             "body": body,
             "head": fed.layout.head,
             "lr": fed.training.lr,

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.bounds import Count, Fraction, Positive
 from fedkin.client.evaluate import EVALUATION_BATCH
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
@@ -33,34 +34,39 @@ from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Serv
 GRID = torch.linspace(0, 1, 101)
 
 
+CITATION = r"""@inproceedings{marfoq2022personalized,
+  title = {Personalized Federated Learning through Local Memorization},
+  author = {Marfoq, Othmane and Neglia, Giovanni and Vidal, Richard and Kameni, Laetitia},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2022}
+}"""
+
+
 @dataclass(frozen=True)
 class KNNPer(Method):
-    k: int = 10
+    paper = "Marfoq et al., ICML 2022"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "features and labels of own rows"
+
+    k: Count = 10
     """Neighbors that vote; all stored rows where there are fewer."""
-    lam: float = 0.5
+    lam: Fraction = 0.5
     """λ: weight of the neighbors where it is not chosen, or a client has no validation rows; 0 is FedAvg."""
     choose: bool = True
     """Each client chooses λ on its validation rows: the best accuracy, then the lowest loss, then the smallest λ."""
-    scale: float = 1.0
+    scale: Positive = 1.0
     """σ: neighbors weigh exp(−distance / σ)."""
     kernel: Literal["distance", "squared"] = "distance"
     """squared: exp(−distance² / (dimensions · σ)), as in the authors' code."""
-    capacity: float = 1.0
+    capacity: Fraction = 1.0
     """Share of its training rows that a client stores, drawn at random; 0 is FedAvg."""
 
     matters = {"lam": {"choose": False}}
 
-    def __post_init__(self) -> None:
-        if self.k < 1 or self.scale <= 0:
-            raise ValueError(f"k={self.k} must be at least 1 and scale={self.scale} above 0.")
-        if not (0 <= self.lam <= 1 and 0 <= self.capacity <= 1):
-            raise ValueError(f"lam={self.lam} and capacity={self.capacity} must lie in [0, 1].")
-        if self.kernel not in ("distance", "squared"):
-            raise ValueError(f"kernel={self.kernel!r} must be distance or squared.")
-
     # ---- FedAvg
     def init(self, fed: Server) -> State:
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

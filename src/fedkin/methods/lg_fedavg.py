@@ -21,28 +21,34 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Whole
 from fedkin.client.steps import joined, last_layers
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@misc{liang2020think,
+  title = {Think Locally, Act Globally: Federated Learning with Local and Global Representations},
+  author = {Liang, Paul Pu and Liu, Terrance and Liu, Ziyin and Allen, Nicholas B. and
+            Auerbach, Randy P. and Brent, David and Salakhutdinov, Ruslan and Morency, Louis-Philippe},
+  note = {arXiv:2001.01523},
+  year = {2020}
+}"""
+
 
 @dataclass(frozen=True)
 class LGFedAvg(Method):
-    global_layers: int = 1
+    paper = "Liang et al., arXiv 2001.01523, 2020"
+    citation = CITATION
+    travels = "last layers both ways; all layers in warm rounds"
+    stays = "lower layers"
+
+    global_layers: Whole = 1
     """Layers that are averaged, counted back from the head; 0 is Local."""
-    warm_rounds: int = 0
+    warm_rounds: Whole = 0
     """Rounds of FedAvg on all layers first. The authors start from a model that FedAvg has trained."""
     weighting: Literal["equal", "size"] = "equal"
     """equal: the plain mean of the answers, as in the authors' code. size: weighted by n_k."""
-
-    def __post_init__(self) -> None:
-        if self.global_layers < 0 or self.warm_rounds < 0:
-            raise ValueError(
-                f"global_layers={self.global_layers} and warm_rounds={self.warm_rounds} must be at least 0."
-            )
-        if self.weighting not in ("equal", "size"):
-            raise ValueError(f"weighting={self.weighting!r} must be equal or size.")
 
     # ---- server
     def init(self, fed: Server) -> State:
@@ -53,7 +59,7 @@ class LGFedAvg(Method):
             "round": 0,
             # who has lower layers to go on from; everybody knows the common initial model
             "has": torch.full((fed.size,), self.warm_rounds == 0),
-            "share": torch.full((fed.size,), 1 / fed.size),
+            "share": fed.equal_shares(),
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
@@ -62,8 +68,7 @@ class LGFedAvg(Method):
         return Message(shared=(warm,), own=([top if state["has"][i] else model for i in ids.tolist()],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
-        weights = replies.weights if self.weighting == "size" else equal
+        weights = replies.weights_by(self.weighting)
         mean, has = average(replies.body[0], weights), state["has"].clone()
         if state["round"] < self.warm_rounds:
             model = mean

@@ -19,6 +19,10 @@ from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Serv
 
 @dataclass(frozen=True)
 class Local(Method):
+    paper = ""
+    travels = "nothing"
+    stays = "model"
+
     everyone: bool = True
     """Train all clients in every round, whatever the participation: the same work as a federated client that is always
     chosen. False: only those chosen train, so that Local gets as many local steps as the others in total."""

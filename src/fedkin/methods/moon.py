@@ -26,33 +26,39 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.bounds import Count, NonNegative, Positive
 from fedkin.client.evaluate import EVALUATION_BATCH
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Data, Examples, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@inproceedings{li2021model,
+  title = {Model-Contrastive Federated Learning},
+  author = {Li, Qinbin and He, Bingsheng and Song, Dawn},
+  booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
+  year = {2021}
+}"""
+
 
 @dataclass(frozen=True)
 class MOON(Method):
-    mu: float = 1.0
+    paper = "Li et al., CVPR 2021"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "previous models"
+
+    mu: NonNegative = 1.0
     """Weight of the contrastive loss; 0 is FedAvg. The paper tunes it in {0.1, 1, 5, 10}."""
-    temperature: float = 0.5
+    temperature: Positive = 0.5
     """Divides the cosines; lower: a sharper contrast."""
-    buffer: int = 1
+    buffer: Count = 1
     """How many of its previous models a client holds its features away from."""
 
     matters = {"buffer": {"mu": 5.0, "settings": {"participation": 1.0}}}
 
-    def __post_init__(self) -> None:
-        if self.mu < 0 or self.temperature <= 0 or self.buffer < 1:
-            raise ValueError(
-                f"mu={self.mu} must be at least 0, temperature={self.temperature} above 0, buffer={self.buffer} at "
-                "least 1."
-            )
-
     def init(self, fed: Server) -> State:
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

@@ -21,26 +21,38 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
+from fedkin.bounds import NonNegative, Positive, Whole
 from fedkin.client.steps import OTHER_EPOCHS, descent, slope, without_extras
 from fedkin.client.training import sgd, stream
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Examples, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@inproceedings{fallah2020personalized,
+  title = {Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning Approach},
+  author = {Fallah, Alireza and Mokhtari, Aryan and Ozdaglar, Asuman},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+  year = {2020}
+}"""
+
 
 @dataclass(frozen=True)
 class PerFedAvg(Method):
+    paper = "Fallah et al., NeurIPS 2020"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "nothing"
+
     variant: Literal["fo", "hf"] = "fo"
     """fo: the Hessian is left out. hf: it is replaced by a difference of two gradients."""
-    alpha: float = 0.01
+    alpha: NonNegative = 0.01
     """α: rate of the step with which a client adapts the model; 0 is FedAvg."""
-    steps: int = 0
+    steps: Whole = 0
     """τ: local steps in a round; 0: as many batches as the run's epochs have. The paper takes 10."""
-    adapt_steps: int = 1
+    adapt_steps: Whole = 1
     """Steps of rate α, on one batch of training rows each, before a client uses the model."""
-    delta: float = 0.001
+    delta: Positive = 0.001
     """δ: how far apart the two gradients of hf are taken."""
     relative: bool = True
     """δ along the unit vector v / ‖v‖. False: along v itself, as printed."""
@@ -49,19 +61,8 @@ class PerFedAvg(Method):
 
     matters = {"delta": {"variant": "hf", "alpha": 0.1}, "relative": {"variant": "hf", "alpha": 0.1}}
 
-    def __post_init__(self) -> None:
-        if self.variant not in ("fo", "hf") or self.weighting not in ("equal", "size"):
-            raise ValueError(
-                f"variant={self.variant!r} must be fo or hf, and weighting={self.weighting!r} equal or size."
-            )
-        if self.alpha < 0 or self.steps < 0 or self.adapt_steps < 0 or self.delta <= 0:
-            raise ValueError(
-                f"alpha={self.alpha}, steps={self.steps} and adapt_steps={self.adapt_steps} must be at least 0 and "
-                f"delta={self.delta} above 0."
-            )
-
     def init(self, fed: Server) -> State:
-        return {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
@@ -82,8 +83,7 @@ class PerFedAvg(Method):
         return Reply({}, (net.vector(),))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        plain = torch.full((len(replies.ids),), 1 / len(replies.ids))
-        weights = replies.weights if self.weighting == "size" else plain
+        weights = replies.weights_by(self.weighting)
         return {
             "model": average(replies.body[0], weights),
             "share": shares(len(state["share"]), replies.ids, weights),

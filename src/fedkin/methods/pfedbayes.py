@@ -28,54 +28,57 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.bounds import Count, NonNegative, Whole
 from fedkin.client.steps import slope
 from fedkin.client.training import stream
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@inproceedings{zhang2022personalized,
+  title = {Personalized Federated Learning via Variational {B}ayesian Inference},
+  author = {Zhang, Xu and Li, Yinchuan and Li, Wenpeng and Guo, Kaiyang and Shao, Yunfeng},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2022}
+}"""
+
 
 @dataclass(frozen=True)
 class PFedBayes(Method):
-    zeta: float = 10.0
+    paper = "Zhang et al., ICML 2022"
+    citation = CITATION
+    travels = "means and spreads both ways"
+    stays = "own means and spreads"
+
+    zeta: NonNegative = 10.0
     """ζ: weight of the divergence between a client's Gaussian and the global one; 0: no exchange at all."""
     rho: float = -2.5
     """ρ of every weight at the start: the standard deviation is softplus(ρ)."""
-    adam_lr: float = 0.001
+    adam_lr: NonNegative = 0.001
     """η₁ = η₂: Adam's rate, for both Gaussians. Not the run's lr, which is meant for SGD."""
-    updates: int = 1
+    updates: Count = 1
     """Adam steps of q_i on each batch."""
-    noise: float = 1.0
+    noise: NonNegative = 1.0
     """Standard deviation of the noise that is scaled by σ when weights are drawn; 0: the network of the means."""
-    beta: float = 1.0
+    beta: NonNegative = 1.0
     """β: how far the server moves to the mean of the answers; 1: all the way."""
-    samples: int = 0
+    samples: Whole = 0
     """Networks drawn from q_i whose probabilities are averaged in use; 0: the network of the means."""
     weighting: Literal["equal", "size"] = "equal"
     """equal: the plain mean of the answers, as in the paper. size: weighted by n_k."""
-
-    def __post_init__(self) -> None:
-        if min(self.zeta, self.adam_lr, self.noise, self.beta, self.samples) < 0 or self.updates < 1:
-            raise ValueError(
-                f"zeta={self.zeta}, adam_lr={self.adam_lr}, noise={self.noise}, beta={self.beta} and samples="
-                f"{self.samples} must be at least 0, updates={self.updates} at least 1."
-            )
-        if self.weighting not in ("equal", "size"):
-            raise ValueError(f"weighting={self.weighting!r} must be equal or size.")
 
     # ---- server
     def init(self, fed: Server) -> State:
         return {
             "model": fed.initial(0),
             "rho": torch.full((fed.layout.parameters,), self.rho),
-            "share": torch.full((fed.size,), 1 / fed.size),
+            "share": fed.equal_shares(),
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"], state["rho"]))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        equal = torch.full((len(replies.ids),), 1 / len(replies.ids))
-        weights = replies.weights if self.weighting == "size" else equal
+        weights = replies.weights_by(self.weighting)
         new = {
             "model": average(replies.body[0], weights),
             "rho": average(replies.body[1], weights),  # the mean of ρ, which is not the ρ of the mean σ

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.bounds import NonNegative, Positive
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram
@@ -30,20 +31,29 @@ from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Serv
 ALIKE = 0.9  # from the authors' code: cosines above this count as 1
 
 
+CITATION = r"""@inproceedings{ye2023personalized,
+  title = {Personalized Federated Learning with Inferred Collaboration Graphs},
+  author = {Ye, Rui and Ni, Zhenyang and Wu, Fangzhao and Chen, Siheng and Wang, Yanfeng},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2023}
+}"""
+
+
 @dataclass(frozen=True)
 class PFedGraph(Method):
-    graph_lam: float = 0.8
+    paper = "Ye et al., ICML 2023"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "nothing"
+
+    graph_lam: Positive = 0.8
     """λ_g: how near rows of the graph keep to the clients' shares; large: FedAvg, small: each alone."""
-    lam: float = 0.01
+    lam: NonNegative = 0.01
     """λ: weight of the cosine to the received model in local training."""
     official_sign: bool = False
     """The cosine with the sign of the authors' code."""
 
     matters = {"official_sign": {"lam": 1.0}, "lam": {"lam": 1.0}}
-
-    def __post_init__(self) -> None:
-        if not self.graph_lam > 0 or self.lam < 0:
-            raise ValueError(f"graph_lam={self.graph_lam} must be above 0 and lam={self.lam} at least 0.")
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -26,23 +26,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count, NonNegative, Whole
 from fedkin.client.steps import slope
 from fedkin.client.training import stream
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, round_half_up
 
+CITATION = r"""@inproceedings{dinh2020personalized,
+  title = {Personalized Federated Learning with Moreau Envelopes},
+  author = {{T. Dinh}, Canh and Tran, Nguyen H. and Nguyen, Tuan Dung},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+  year = {2020}
+}"""
+
 
 @dataclass(frozen=True)
 class PFedMe(Method):
-    lam: float = 15.0
+    paper = "T. Dinh et al., NeurIPS 2020"
+    citation = CITATION
+    travels = "model both ways; up only from those averaged"
+    stays = "personal model"
+
+    lam: NonNegative = 15.0
     """λ: how strongly personal models are held at the global one."""
-    inner_steps: int = 5
+    inner_steps: Count = 5
     """K: gradient steps on the inner problem, all on the same batch."""
-    inner_lr: float = 0.05
+    inner_lr: NonNegative = 0.05
     """η_p: their rate; inner_lr · lam should stay below 1."""
-    local_rounds: int = 0
+    local_rounds: Whole = 0
     """R: batches in a round; 0: as many as the run's epochs have. The paper takes 20."""
-    beta: float = 1.0
+    beta: NonNegative = 1.0
     """β: how far the server moves to the mean of the answers; 1: all the way."""
     warm_start: bool = True
     """θ goes on from the last batch's, as in the authors' code. False: it starts at w_i for every batch."""
@@ -53,15 +66,6 @@ class PFedMe(Method):
 
     matters = {"everyone": {"settings": {"participation": 0.5}}}
 
-    def __post_init__(self) -> None:
-        if self.weighting not in ("equal", "size"):
-            raise ValueError(f"weighting={self.weighting!r} must be equal or size.")
-        if self.lam < 0 or self.inner_lr < 0 or self.beta < 0 or self.local_rounds < 0 or self.inner_steps < 1:
-            raise ValueError(
-                f"lam={self.lam}, inner_lr={self.inner_lr}, beta={self.beta} and local_rounds={self.local_rounds} must "
-                f"be at least 0, inner_steps={self.inner_steps} at least 1."
-            )
-
     def init(self, fed: Server) -> State:
         if fed.training.lr * self.lam >= 2:
             raise ValueError(
@@ -70,7 +74,7 @@ class PFedMe(Method):
             )
         return {
             "model": fed.initial(0),
-            "share": torch.full((fed.size,), 1 / fed.size),
+            "share": fed.equal_shares(),
             "round": 0,
             "seed": fed.seed,
             "participation": fed.participation if self.everyone else 1.0,

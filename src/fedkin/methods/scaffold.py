@@ -25,35 +25,43 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Positive
 from fedkin.client.evaluate import gradient
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
-from fedkin.maths.steps import accumulation, local_steps, plain_shares, step_towards
+from fedkin.maths.steps import accumulation, local_steps, step_towards
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
+
+CITATION = r"""@inproceedings{karimireddy2020scaffold,
+  title = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
+  author = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank J. and Stich, Sebastian U.
+            and Suresh, Ananda Theertha},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2020}
+}"""
 
 
 @dataclass(frozen=True)
 class Scaffold(Method):
-    server_lr: float = 1.0
+    paper = "Karimireddy et al., ICML 2020"
+    citation = CITATION
+    travels = "model and control variate both ways"
+    stays = "control variate"
+
+    server_lr: Positive = 1.0
     """How far the server goes towards the mean of the replies (η_g); 1: all the way."""
     option: Literal["II", "I"] = "II"
     """How a client renews c_i. II: from the way it went. I: the gradient over all its rows at x, one more pass."""
     weighting: Literal["equal", "size"] = "equal"
     """equal: every client counts the same, as in the paper. size: by n_i, the objective of FedAvg."""
 
-    def __post_init__(self) -> None:
-        if self.server_lr <= 0:
-            raise ValueError(f"server_lr={self.server_lr} must be above 0: at 0 the server never moves.")
-        if self.option not in ("I", "II") or self.weighting not in ("equal", "size"):
-            raise ValueError(f"option={self.option!r} must be I or II, and weighting={self.weighting!r} equal or size.")
-
     def init(self, fed: Server) -> State:
         alike = self.weighting == "equal"
         return {
             "model": fed.initial(0),
             "control": torch.zeros(fed.layout.parameters),
-            "part": plain_shares(fed.size) if alike else (fed.n.double() / fed.n.sum()).float(),
-            "share": plain_shares(fed.size),
+            "part": fed.equal_shares() if alike else (fed.n.double() / fed.n.sum()).float(),
+            "share": fed.equal_shares(),
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
@@ -73,7 +81,7 @@ class Scaffold(Method):
         return Reply({"control": new}, (y, new - mine))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        weights = plain_shares(len(replies.ids)) if self.weighting == "equal" else replies.weights
+        weights = replies.weights_by(self.weighting)
         y, change = replies.body
         model, control = state["model"], state["control"]
         return {

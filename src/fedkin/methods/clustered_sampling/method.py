@@ -20,35 +20,40 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import NonNegative
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.methods.clustered_sampling.urns import by_similarity, by_size, distances
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, round_half_up
 
+CITATION = r"""@inproceedings{fraboni2021clustered,
+  title = {Clustered Sampling: Low-Variance and Improved Representativity for Clients Selection in Federated Learning},
+  author = {Fraboni, Yann and Vidal, Richard and Kameni, Laetitia and Lorenzi, Marco},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2021}
+}"""
+
 
 @dataclass(frozen=True)
 class ClusteredSampling(Method):
+    paper = "Fraboni et al., ICML 2021"
+    citation = CITATION
+    travels = "model both ways"
+    stays = "nothing"
+
     urns: Literal["size", "similarity"] = "size"
     """How clients are put into urns: by their numbers of rows (algorithm 1), or those of like updates together
     (algorithm 2)."""
     distance: Literal["arccos", "L1", "L2"] = "arccos"
     """Between updates, in algorithm 2."""
-    mu: float = 0.0
+    mu: NonNegative = 0.0
     """Strength of FedProx's term in local training; 0: FedAvg."""
 
     matters = {"distance": {"urns": "similarity"}}
 
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise ValueError(f"mu={self.mu} must be at least 0.")
-        if self.urns not in ("size", "similarity") or self.distance not in ("arccos", "L1", "L2"):
-            raise ValueError(
-                f"urns={self.urns!r} must be size or similarity, and distance={self.distance!r} arccos, L1 or L2."
-            )
-
     # ---- server
     def init(self, fed: Server) -> State:
-        state: State = {"model": fed.initial(0), "share": torch.full((fed.size,), 1 / fed.size)}
+        state: State = {"model": fed.initial(0), "share": fed.equal_shares()}
         if self.urns == "similarity":
             state["updates"] = torch.zeros(fed.size, fed.layout.parameters)
         return state

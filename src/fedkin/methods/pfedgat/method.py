@@ -22,11 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Bound, Count, FractionBelow1, NonNegative, Positive
 from fedkin.client.evaluate import evaluate, gradient
 from fedkin.client.training import sgd
 from fedkin.methods.pfedgat import attention as maths
@@ -36,8 +37,21 @@ MEMORY_LIMIT = 1 << 30  # bytes of W, a and the optimizer's moments
 HEADS_SHOWN = 50  # up to so many clients the history holds every head's attention
 
 
+CITATION = r"""@article{zhou2025personalized,
+  title = {Personalized Federated Learning via Learning Dynamic Graphs},
+  author = {Zhou, Ziran and Gao, Guanyu and Wu, Xiaohu and Lyu, Yan},
+  journal = {arXiv preprint arXiv:2503.05474},
+  year = {2025}
+}"""
+
+
 @dataclass(frozen=True)
 class PFedGAT(Method):
+    paper = "Zhou et al., arXiv 2503.05474, 2025"
+    citation = CITATION
+    travels = "model both ways, loss and its gradient up"
+    stays = "nothing"
+
     attention: Literal["gat", "gatv2", "direct"] = "gat"
     """gat: eq. (5). gatv2: aᵀ LeakyReLU(W₁h_i + W₂h_j), which can tell receivers apart. direct: no network, R is the
     softmax of free logits (table 4's "without GAT"); a client that joins late has learned no row there."""
@@ -48,25 +62,25 @@ class PFedGAT(Method):
     travels. scalar: L_i alone (4 bytes); R is tilted by an antithetic pair over two rounds."""
     feedback_split: Literal["validation", "test"] = "validation"
     """Rows that the feedback is computed on. test: as in the paper, which leaks; the run says so."""
-    heads: int = 8
+    heads: Count = 8
     """K, attention heads; R is their mean."""
-    hidden: int = 8
+    hidden: Count = 8
     """d', outputs of W in each head."""
     start: Literal["glorot", "uniform"] = "glorot"
     """uniform: a starts at 0, so that R is uniform until the feedback says otherwise; W is Glorot's in both."""
-    slope: float = 0.2
+    slope: FractionBelow1 = 0.2
     """Slope of LeakyReLU below 0."""
     gat_optimizer: Literal["sgd", "adam"] = "sgd"
-    gat_lr: float = 0.01
+    gat_lr: Positive = 0.01
     """η, learning rate of W and a (of the logits in "direct")."""
-    prior: float = 0.0
+    prior: NonNegative = 0.0
     """Weight of KL(uniform ‖ R_i), added to each L_i: what a row must save in loss before it leaves the uniform one, so
     that chance does not grow into attention. 0: as in the paper."""
     projection: Literal["none", "random"] = "none"
     """random: features go through a fixed count sketch before W, so that W does not grow with the model."""
-    projection_size: int = 4096
+    projection_size: Annotated[int, Bound(least=1, most=4096)] = 4096
     """Size of that sketch, at most 4096."""
-    perturbation: float = 0.5
+    perturbation: Positive = 0.5
     """Size of the tilt of log R in feedback="scalar"."""
     use: Literal["received", "trained"] = "received"
     """The model a client uses: θ_i^{t+1} as received (what sec. 3.3 evaluates on the test set), or after training."""
@@ -79,15 +93,9 @@ class PFedGAT(Method):
     }
 
     def __post_init__(self) -> None:
-        for name in ("heads", "hidden", "gat_lr", "perturbation", "projection_size"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be above 0.")
-        if self.projection_size > 4096:
-            raise ValueError(f"projection_size={self.projection_size} must be at most 4096.")
-        if not 0 <= self.slope < 1 or self.prior < 0:
-            raise ValueError(f"slope={self.slope} must lie in [0, 1), and prior={self.prior} be at least 0.")
+        super().__post_init__()
         if self.feedback == "delta" and self.feedback_split == "test":
-            raise ValueError("feedback='delta' looks at no held-out rows: leave feedback_split='validation'.")
+            raise ValueError("feedback='delta' looks at no held-out examples: leave feedback_split='validation'.")
 
     @property
     def sees_test(self) -> bool:

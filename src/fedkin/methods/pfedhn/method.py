@@ -23,47 +23,48 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count, FractionBelow1, NonNegative, Positive, Whole
 from fedkin.client.training import sgd
 from fedkin.methods.pfedhn.hypernetwork import Tensors, clipped, hypernetwork, produced, pulled_back, sgd_step
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+CITATION = r"""@inproceedings{shamsian2021personalized,
+  title = {Personalized Federated Learning using Hypernetworks},
+  author = {Shamsian, Aviv and Navon, Aviv and Fetaya, Ethan and Chechik, Gal},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year = {2021}
+}"""
+
 
 @dataclass(frozen=True)
 class PFedHN(Method):
+    paper = "Shamsian et al., ICML 2021"
+    citation = CITATION
+    travels = "parameters down, their change up; with personal_head only those of the body"
+    stays = "batch norm's buffers; with personal_head the head"
+
     personal_head: bool = False
     """pFedHN-PC: the hypernetwork makes the body alone; each client trains and keeps a head of its own."""
-    inner_steps: int = 0
+    inner_steps: Whole = 0
     """K: batches of a client's local training; the paper takes 50. 0: as many epochs as the run says."""
-    server_lr: float = 0.01
+    server_lr: Positive = 0.01
     """α: learning rate of the hypernetwork and the embeddings."""
-    server_momentum: float = 0.9
+    server_momentum: FractionBelow1 = 0.9
     """Its momentum."""
-    server_decay: float = 1e-3
+    server_decay: NonNegative = 1e-3
     """Its weight decay."""
-    clip: float = 50.0
+    clip: Positive = 50.0
     """Longest gradient of the hypernetwork and the embeddings together."""
-    embedding: int = 0
+    embedding: Whole = 0
     """Size of v_i; 0: 1 + N/4, as in the authors' code."""
-    hidden: int = 100
+    hidden: Count = 100
     """Width of the hypernetwork, whose size is about so many times the model's."""
-    depth: int = 3
+    depth: Whole = 3
     """Its hidden-to-hidden layers."""
     step: Literal["each", "sum"] = "each"
     """Server steps of a round with several answers: one for each, or one for all."""
 
     matters = {"clip": {"clip": 0.01}, "inner_steps": {"inner_steps": 3}, "embedding": {"embedding": 5}}
-
-    def __post_init__(self) -> None:
-        for name, least in (("inner_steps", 0), ("embedding", 0), ("depth", 0), ("hidden", 1), ("server_decay", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}.")
-        if self.server_lr <= 0 or self.clip <= 0 or not 0 <= self.server_momentum < 1:
-            raise ValueError(
-                f"server_lr={self.server_lr} and clip={self.clip} must be above 0 and "
-                f"server_momentum={self.server_momentum} lie in [0, 1)."
-            )
-        if self.step not in ("each", "sum"):
-            raise ValueError(f"step={self.step!r} must be each or sum.")
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from fedkin.bounds import Count, Fraction, FractionBelow1, Whole
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average
@@ -38,25 +39,39 @@ from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Re
 SOON = {"restarts": 1, "stable_rounds": 1, "max_unstable_fraction": 0.9}  # phase 2 within a few rounds, for `matters`
 
 
+CITATION = r"""@article{zhang2025pflic,
+  title = {{PFLIC}: A Novel Personalized Federated Learning-Based Iterative Clustering},
+  author = {Zhang, Shiwen and Chen, Shuang and Liang, Wei and Li, Kuanching and Castiglione, Arcangelo
+            and Yuan, Junsong},
+  journal = {Computer Science and Information Systems (ComSIS)},
+  year = {2025}
+}"""
+
+
 @dataclass(frozen=True)
 class PFLIC(Method):
-    clusters: int = 4
+    paper = "Zhang et al., ComSIS 2025"
+    citation = CITATION
+    travels = "down: a shared layer and k sets of the rest, later one; up: model, identity, loss"
+    stays = "nothing"
+
+    clusters: Count = 4
     """How many clusters (k)."""
     shared: tuple[str, ...] = ("-1",)
     """Layers that all clusters share, by name or number (-1: the last); none: each cluster has its own."""
-    rho: float = 0.5
+    rho: Fraction = 0.5
     """Share of each cluster that takes part in a round once identities are frozen; 0: the run's participation."""
-    threshold: int = 10
+    threshold: Count = 10
     """Rounds a client may take part in from then on (TS), until nobody of its cluster is below it."""
-    stable_rounds: int = 3
+    stable_rounds: Whole = 3
     """Rounds in a row without a change after which identities are frozen; 0: never, as in IFCA."""
-    max_unstable_fraction: float = 0.0
+    max_unstable_fraction: FractionBelow1 = 0.0
     """Share of the answers that may bring a new identity in such a round."""
-    local_steps: int = 0
+    local_steps: Whole = 0
     """Batches of local training in a round (H; 10 in the paper); 0: the run's epochs."""
-    restarts: int = 3
+    restarts: Count = 3
     """Random starts tried side by side at first; the one with the lowest mean loss goes on."""
-    restart_rounds: int = 5
+    restart_rounds: Count = 5
     """Rounds for which they are tried."""
     reseed_empty: bool = True
     """Until identities are frozen, a cluster that nobody is in gets the model of the client with the largest loss."""
@@ -69,15 +84,6 @@ class PFLIC(Method):
         "max_unstable_fraction": {**SOON, "settings": {"lost": 0.5}},
         "restart_rounds": {"restart_rounds": 1},
     }
-
-    def __post_init__(self) -> None:
-        least = dict(clusters=1, threshold=1, restarts=1, restart_rounds=1, stable_rounds=0, local_steps=0)
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {bound}.")
-        if not (0 <= self.rho <= 1 and 0 <= self.max_unstable_fraction < 1):
-            given = f"rho={self.rho} and max_unstable_fraction={self.max_unstable_fraction}"
-            raise ValueError(f"{given}: both are shares, the second below 1.")
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -23,35 +23,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Count, Fraction, NonNegative, Positive, Whole
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine, propagation
 from fedkin.maths.kmeans import gram, squared_distances
 from fedkin.methods.sfl.graph_learning import Floats, constructed, strongest
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
+CITATION = r"""@inproceedings{chen2022personalized,
+  title = {Personalized Federated Learning With a Graph},
+  author = {Chen, Fengwen and Long, Guodong and Wu, Zonghan and Zhou, Tianyi and Jiang, Jing},
+  booktitle = {International Joint Conference on Artificial Intelligence (IJCAI)},
+  year = {2022}
+}"""
+
 
 @dataclass(frozen=True)
 class SFL(Method):
+    paper = "Chen et al., IJCAI 2022"
+    citation = CITATION
+    travels = "down: personal and global model; up: model"
+    stays = "nothing"
+
     learned: bool = False
     """SFL*: a learned graph is blended into the other one."""
-    propagations: int = 3
+    propagations: Whole = 3
     """L: steps along the edges."""
-    server_step: float = 1.0
+    server_step: Fraction = 1.0
     """How far models move to their neighbors' mean: 0 leaves each alone."""
-    pull_personal: float = 0.3
+    pull_personal: NonNegative = 0.3
     """Strength of the pull to the personal model u_i in local training."""
-    pull_global: float = 0.3
+    pull_global: NonNegative = 0.3
     """Strength of the pull to the read-out g."""
-    neighbors: int = 30
+    neighbors: Count = 30
     """Edges kept in each row, the own one included."""
     groups: tuple[int, ...] = ()
     """A known group of each client: those of one group are linked (an oracle; the paper links by labels or by a sensor
     network). Empty: cosines of the clients' changes since the initial model, negative ones as 0."""
-    blend: float = 0.05
+    blend: Fraction = 0.05
     """Share of the learned graph."""
-    learn_steps: int = 50
+    learn_steps: Whole = 50
     """Steps in which a graph is learned, anew in each round; the authors' code takes 10."""
-    learn_rate: float = 0.05
+    learn_rate: Positive = 0.05
     """Their learning rate."""
     official_compat: bool = False
     """As the authors' code does it: training from g without any pull, and learned edges that grow with distance."""
@@ -64,15 +77,6 @@ class SFL(Method):
         "learn_rate": {"learned": True, "blend": 0.5},
         "official_compat": {"official_compat": True},
     }
-
-    def __post_init__(self) -> None:
-        for name in ("pull_personal", "pull_global", "learn_steps", "propagations"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 0.")
-        if self.neighbors < 1 or not self.learn_rate > 0:
-            raise ValueError(f"neighbors={self.neighbors} must be at least 1, learn_rate={self.learn_rate} above 0.")
-        if not 0 <= self.server_step <= 1 or not 0 <= self.blend <= 1:
-            raise ValueError(f"server_step={self.server_step} and blend={self.blend} must lie in [0, 1].")
 
     # ---- server
     def init(self, fed: Server) -> State:
