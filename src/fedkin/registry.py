@@ -6,8 +6,8 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,24 @@ class Entry:
 def lookup(registry: Mapping[str, Entry], name: str, kind: str) -> Entry:
     if name in registry:
         return registry[name]
-    near = difflib.get_close_matches(name, registry, n=3)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise ValueError(f"There is no {kind} '{name}'.{hint} Known: {', '.join(registry)}.")
+    raise ValueError(f"There is no {kind} '{name}'.{hint(name, registry)} Known: {', '.join(registry)}.")
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """` Did you mean …?` where a known name is near, else nothing."""
+    near = difflib.get_close_matches(name, list(known), n=3)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def construct(kind: Any, name: str, values: Mapping[str, Any]) -> Any:
+    """Make a dataclass from field values; an unknown field is an error that names the known ones."""
+    if is_dataclass(kind):
+        known = [f.name for f in fields(kind) if f.init]
+        for key in values:
+            if key not in known:
+                has = f"has {', '.join(known)}" if known else "has no fields"
+                raise ValueError(f"{name} has no field '{key}'.{hint(key, known)} It {has}.")
+    return kind(**values)
 
 
 def load_path(target: str) -> Any:

@@ -131,6 +131,8 @@ def test_compare_gain_is_the_mean_difference_of_clients(tmp_path):
         (["run", "fedprox", "--mu", "-1"], "mu=-1.0 must be at least 0"),
         (["compare", "local", "local"], "named twice"),
         (["compare", "fedprox,mu"], "field=value"),
+        (["compare", "local", "fedprox,muu=1"], "fedprox has no field 'muu'. Did you mean mu? It has mu, stragglers"),
+        (["compare", "local,mu=1"], "local has no field 'mu'. It has everyone."),
         (["list", "birds"], "There is no list of 'birds'"),
         (["run", "nowhere.py:Mine"], "There is no file nowhere.py"),
     ],
@@ -140,6 +142,34 @@ def test_mistakes_are_explained_without_a_stack_trace(capsys, words, said):
     assert code == 2
     assert said in err
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("label", ["src", "..", "local/..", "fedprox,muu=1", "fedprox,mu=-1", "fedprox,mu"])
+def test_a_wrong_method_with_fresh_removes_nothing(capsys, monkeypatch, tmp_path, label):
+    project = tmp_path / "project"
+    for path in ("src/code.py", "local/mine.txt", "results/notes.txt", "fedprox,muu=1/mine.txt", "fedprox,mu=-1/m.txt"):
+        (project / path).parent.mkdir(parents=True, exist_ok=True)
+        (project / path).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(project)
+    for out in (".", "results"):
+        code, _, err = call(capsys, "compare", "local", label, "--fresh", "--out", out, *SMALL)
+        assert code == 2, err
+        assert "Traceback" not in err
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_fresh_compares_again_and_leaves_what_is_not_its_own(capsys, tmp_path):
+    words = ["compare", "local", "fedavg", "--out", str(tmp_path / "out"), *SMALL]
+    assert call(capsys, *words)[0] == 0
+    first = (tmp_path / "out/local/seed-0/history.jsonl").stat().st_mtime_ns
+    (tmp_path / "out/local/seed-0/notes.txt").write_text("mine")
+    (tmp_path / "out/mine.txt").write_text("mine")
+    code, _, err = call(capsys, *words, "--fresh", "--lr", "0.2")
+    assert code == 0, err
+    assert (tmp_path / "out/local/seed-0/history.jsonl").stat().st_mtime_ns > first
+    assert (tmp_path / "out/local/seed-0/notes.txt").read_text() == "mine"
+    assert (tmp_path / "out/mine.txt").read_text() == "mine"
 
 
 def test_own_data_folder(capsys, tmp_path):
@@ -178,7 +208,7 @@ def test_a_tracker_that_is_not_installed_says_how_to_get_it(capsys, monkeypatch)
 def test_the_flags_that_methods_may_not_use_are_those_of_run():
     from dataclasses import fields
 
-    from fedkin.cli import Setting
+    from fedkin.cli.flags import Setting
     from fedkin.registry import RUN_FLAGS
 
     assert {f.name for f in fields(Setting)} == set(RUN_FLAGS)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fedkin.deploy.keys
 import fedkin.deploy.scaffold
 from fedkin.results.history import History
 
@@ -58,7 +59,7 @@ class Sites:
             )
         )
         if tls:
-            fedkin.deploy.scaffold.keys(fedkin.deploy.scaffold.Keys(folder))
+            fedkin.deploy.keys.keys(fedkin.deploy.keys.Keys(folder))
         self.ports = {name: free_port() for name in NAMES}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {

@@ -11,8 +11,9 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin
 
 import fedkin
 from fedkin.cli import main
+from fedkin.deploy.keys import Keys, keys
 from fedkin.deploy.plan import read
-from fedkin.deploy.scaffold import Init, Keys, init, keys
+from fedkin.deploy.scaffold import Init, init
 from fedkin.deploy.site import SiteConfig
 from fedkin.methods import METHODS
 

@@ -60,19 +60,14 @@ def digits(monkeypatch):
 
 
 def test_a_small_board(tmp_path, digits, capsys):
-    words = [
-        "--data",
-        "har",
-        "--partitions",
-        "iid,pathological",
-        "--methods",
-        "local,fedavg,fedprox",
-        "--workers",
-        "1",
-        "--out",
-    ]
-    console = Console(width=200)
-    assert bench.command([*words, str(tmp_path)], console) == 0
+    bench.bench(
+        data=["har"],
+        partitions=["iid", "pathological"],
+        methods=["local", "fedavg", "fedprox"],
+        workers=1,
+        out=tmp_path,
+        console=Console(width=200),
+    )
     board = json.loads((tmp_path / "leaderboard.json").read_text())
     assert sorted(p["method"] for p in board["methods"]) == ["fedavg", "fedprox", "local"]
     assert set(board["methods"][0]["accuracy"]) == {"har iid", "har pathological"}
@@ -85,9 +80,9 @@ def test_a_small_board(tmp_path, digits, capsys):
 
 def test_what_bench_does_not_know():
     with pytest.raises(ValueError, match=r"does not know 'imagenet'. Known: fashion-mnist, cifar10, har"):
-        bench.command(["--data", "imagenet"], Console())
+        bench.bench(data=["imagenet"], console=Console())
     with pytest.raises(ValueError, match=r"no method 'fedavrg'"):
-        bench.command(["--methods", "fedavrg"], Console())
+        bench.bench(methods=["fedavrg"], console=Console())
 
 
 def test_what_failed_is_named_and_not_ranked(tmp_path, digits, monkeypatch, capsys):
@@ -99,8 +94,14 @@ def test_what_failed_is_named_and_not_ranked(tmp_path, digits, monkeypatch, caps
         whole(job, out)
 
     monkeypatch.setattr(carry_out, "run_one", breaks)
-    words = ["--data", "har", "--partitions", "iid", "--methods", "local,fedprox", "--workers", "1", "--out"]
-    assert bench.command([*words, str(tmp_path)], Console(width=200)) == 0
+    bench.bench(
+        data=["har"],
+        partitions=["iid"],
+        methods=["local", "fedprox"],
+        workers=1,
+        out=tmp_path,
+        console=Console(width=200),
+    )
     board = json.loads((tmp_path / "leaderboard.json").read_text())
     assert [p["method"] for p in board["methods"]] == ["local"]
     assert board["not run"] == ["fedprox on har iid: failed: ValueError: it diverged"]

@@ -1,29 +1,21 @@
-"""`fedkin deploy`: a ready app for Flower, and keys to try TLS and node authentication with."""
+"""`fedkin deploy init`: a ready app for Flower, a file for each site, and the commands to start them."""
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import shlex
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 VERSIONS = "flwr>=1.41,<1.42"
-HELP = """\
-usage: fedkin deploy init DIR [flags]     an app for Flower, a file for each site, and the commands to start them
-       fedkin deploy keys DIR [flags]     a CA, the superlink's certificate and a key for each site, to try TLS with
-"""
 
 
 @dataclass(frozen=True)
 class Init:
     """An app for Flower, a file for each site, and the commands to start them."""
 
-    folder: Annotated[Path, tyro.conf.Positional]
+    folder: Path
     """A new folder."""
     method: str = "fedcedar"
     """Method to run (see `fedkin list methods`)."""
@@ -37,32 +29,6 @@ class Init:
     """Address and port of the superlink, as the sites see it."""
 
 
-@dataclass(frozen=True)
-class Keys:
-    """A CA, the superlink's certificate and a key for each site. For trying: in earnest, sites make their own keys."""
-
-    folder: Annotated[Path, tyro.conf.Positional]
-    """The folder that `fedkin deploy init` made."""
-    hosts: tuple[str, ...] = ("localhost", "127.0.0.1")
-    """Names and addresses under which sites reach the superlink."""
-    days: int = 365
-    """How long the certificates are valid."""
-
-
-def main(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
-        print(HELP, end="")
-        return 0 if words else 2
-    if words[0] == "init":
-        init(tyro.cli(Init, args=words[1:], prog="fedkin deploy init"))
-    elif words[0] == "keys":
-        keys(tyro.cli(Keys, args=words[1:], prog="fedkin deploy keys"))
-    else:
-        raise ValueError(f"There is no 'fedkin deploy {words[0]}'. Known: init, keys.")
-    return 0
-
-
-# ---- init
 def init(given: Init) -> None:
     from fedkin.data import DATASETS
     from fedkin.deploy.plan import read
@@ -270,83 +236,3 @@ At each site:
 flwr run app tls --stream --run-config 'run.bind_keys=true'
 ```
 """
-
-
-# ---- keys
-def keys(given: Keys) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-    names = sorted(path.stem for path in (given.folder / "sites").glob("*.toml"))
-    if not names:
-        raise ValueError(f"{given.folder / 'sites'} has no NAME.toml: run `fedkin deploy init {given.folder}` first.")
-    place = given.folder / "keys"
-    if place.exists():
-        raise ValueError(f"{place} is there already: remove it to make new keys.")
-    place.mkdir(mode=0o700)
-
-    now = datetime.datetime.now(datetime.UTC)
-
-    def certificate(name: str, key: Any, issuer: Any, signer: Any) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ
-            .not_valid_after(now + datetime.timedelta(days=given.days))
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        )
-
-    authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    usage = {
-        "digital_signature": False, "content_commitment": False, "key_encipherment": False, "data_encipherment": False,
-        "key_agreement": False, "key_cert_sign": False, "crl_sign": False, "encipher_only": False,
-        "decipher_only": False,
-    }  # fmt: skip
-    root = (
-        certificate("fedkin trial CA", authority, "fedkin trial CA", authority)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(**{**usage, "key_cert_sign": True, "crl_sign": True}), critical=True)
-        .sign(authority, hashes.SHA384())
-    )
-    own = (
-        certificate(given.hosts[0], server, "fedkin trial CA", authority)
-        .add_extension(x509.SubjectAlternativeName([_host(h, x509) for h in given.hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.KeyUsage(**{**usage, "digital_signature": True}), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .sign(authority, hashes.SHA384())
-    )
-    pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
-    secret = serialization.PrivateFormat.PKCS8
-    _write(place / "ca.key", authority.private_bytes(pem, secret, none), private=True)
-    _write(place / "ca.crt", root.public_bytes(pem))
-    _write(place / "server.key", server.private_bytes(pem, secret, none), private=True)
-    _write(place / "server.crt", own.public_bytes(pem))
-    for name in names:
-        key = ec.generate_private_key(ec.SECP384R1())
-        _write(place / name, key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, none), private=True)
-        public = key.public_key()
-        ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        _write(place / f"{name}.pub", public.public_bytes(*ssh) + b"\n")
-    print(
-        f"{place} holds the CA, the superlink's certificate (for {', '.join(given.hosts)}) and a key for each of "
-        f"{', '.join(names)}. For trying: in earnest each site makes its own key and sends only NAME.pub."
-    )
-
-
-def _host(name: str, x509: Any) -> Any:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _write(path: Path, content: bytes, *, private: bool = False) -> None:
-    path.touch(mode=0o600 if private else 0o644)
-    path.write_bytes(content)

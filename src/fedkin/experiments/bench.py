@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tyro
 
 from fedkin.experiments.carry_out import Job, run_all
 from fedkin.experiments.declare import Setting
@@ -47,24 +47,6 @@ def track(data: str, partition: str) -> Setting | None:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Rank all methods at one fixed budget. Runs that are done are not done again."""
-
-    data: str = ",".join(DATA)
-    """Data sets, with commas between."""
-    partitions: str = ",".join(PARTITIONS)
-    """Partitions, with commas between; natural is for har alone."""
-    methods: str = ""
-    """Methods, with commas between; none: all."""
-    seeds: int = 1
-    """How many seeds."""
-    out: Path = Path("runs/bench")
-    """Folder for the runs and the leaderboard."""
-    workers: int = 0
-    """Runs side by side; 0: one for each core."""
-
-
-@dataclass(frozen=True)
 class Place:
     """One method on the leaderboard."""
 
@@ -80,46 +62,55 @@ class Place:
     """Mean over tracks of the computing time of a run on this machine."""
 
 
-def command(words: list[str], console: Console) -> int:
+def bench(
+    *,
+    data: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    seeds: int = 1,
+    out: Path = Path("runs/bench"),
+    workers: int = 0,
+    console: Console,
+) -> list[Place]:
+    """Run the leaderboard, print it and write it to `out`; data sets, partitions and methods not named: all."""
     from fedkin.engine.progress import counting
     from fedkin.report.tables import terminal
 
-    flags = tyro.cli(Bench, args=words, prog="fedkin bench", config=(tyro.conf.FlagCreatePairsOff,))
-    chosen = flags.methods.split(",") if flags.methods else list(METHODS)
-    for name in chosen:
+    data, partitions, methods = data or list(DATA), partitions or list(PARTITIONS), methods or list(METHODS)
+    for name in methods:
         lookup(METHODS, name, "method")
-    for given, known in ((flags.data, DATA), (flags.partitions, PARTITIONS)):
-        for word in given.split(","):
+    for given, known in ((data, DATA), (partitions, PARTITIONS)):
+        for word in given:
             if word not in known:
                 raise ValueError(f"bench does not know '{word}'. Known: {', '.join(known)}.")
     tracks = {
-        f"{data} {partition}": setting
-        for data in flags.data.split(",")
-        for partition in flags.partitions.split(",")
-        if (setting := track(data, partition)) is not None
+        f"{name} {partition}": setting
+        for name in data
+        for partition in partitions
+        if (setting := track(name, partition)) is not None
     }
     jobs = {
         (name, label, seed): Job(name + OPTIONS.get(name, ""), setting, DATA[setting.data][1], seed)
         for label, setting in tracks.items()
-        for name in chosen
-        for seed in range(flags.seeds)
+        for name in methods
+        for seed in range(seeds)
     }
     with counting("bench", console) as on_progress:
-        failed = run_all(list(jobs.values()), flags.out, workers=flags.workers, on_progress=on_progress)
-    places = ranked({k: flags.out / "runs" / j.name for k, j in jobs.items() if j.name not in failed})
+        failed = run_all(list(jobs.values()), out, workers=workers, on_progress=on_progress)
+    places = ranked({k: out / "runs" / j.name for k, j in jobs.items() if j.name not in failed})
     header, rows = table(places, list(tracks))
     console.print(terminal("Leaderboard", header, rows, BUDGET))
     lost = [f"{name} on {label}: {failed[j.name]}" for (name, label, _), j in jobs.items() if j.name in failed]
     for line in lost:
         console.print(f"Not run, so not ranked: {line}", markup=False, highlight=False)
-    command = f"fedkin bench --data {flags.data} --partitions {flags.partitions} --seeds {flags.seeds}"
-    about = {"command": command, "budget": BUDGET, "seeds": flags.seeds, "not run": lost}
-    write_json(flags.out / "leaderboard.json", {**about, "methods": [vars(p) for p in places]})
-    text = f"{BUDGET}; seeds: {flags.seeds}.\n\n{markdown(header, rows)}"
+    command = f"fedkin bench --data {','.join(data)} --partitions {','.join(partitions)} --seeds {seeds}"
+    about = {"command": command, "budget": BUDGET, "seeds": seeds, "not run": lost}
+    write_json(out / "leaderboard.json", {**about, "methods": [vars(p) for p in places]})
+    text = f"{BUDGET}; seeds: {seeds}.\n\n{markdown(header, rows)}"
     text += "".join(f"\nNot run, so not ranked: {line}\n" for line in lost)
-    (flags.out / "leaderboard.md").write_text(text)
-    print(f"leaderboard.md and leaderboard.json are in {flags.out}.")
-    return 0
+    (out / "leaderboard.md").write_text(text)
+    print(f"leaderboard.md and leaderboard.json are in {out}.")
+    return places
 
 
 def ranked(folders: dict[tuple[str, str, int], Path]) -> list[Place]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import tyro
+from typing import TYPE_CHECKING
 
 from fedkin.experiments.carry_out import carry_out
 from fedkin.experiments.declare import SCALES
@@ -18,49 +16,27 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-@dataclass(frozen=True)
-class Reproduce:
-    """Run tables and figures of the papers, and print paper against ours. Runs that are done are not done again."""
+def reproduce(
+    names: Sequence[str],
+    *,
+    scale: str,
+    seeds: int | None,
+    only: tuple[str, ...],
+    out: Path,
+    workers: int,
+    console: Console,
+) -> None:
+    """Run the named items and print and write their outcomes."""
+    from fedkin.engine.progress import counting
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Such as fedcedar/table2, or fedcedar for all of a paper."""
-    scale: Literal["full", "half", "tenth", "smoke"] = "tenth"
-    """How much of the paper's experiment is run: see `--list`."""
-    seeds: int | None = None
-    """How many seeds; where not given: the item's own, at most 3 below full scale (tenth: at most 200 runs)."""
-    only: str = ""
-    """Rows or methods, with commas between: leave out the others."""
-    out: Path = Path("runs/reproduce")
-    """Folder for runs, outcomes and figures."""
-    workers: int = 0
-    """Runs side by side; 0: one for each core."""
-    list: bool = False
-    """Name the items, with an estimate of their time on this machine."""
-
-
-def command(words: list[str], console: Console) -> int:
-    flags = tyro.cli(Reproduce, args=words, prog="fedkin reproduce", config=(tyro.conf.FlagCreatePairsOff,))
-    if flags.list or not flags.names:
-        show_list(flags, console)
-        return 0
-    for name, item in [pair for given in flags.names for pair in find(given).items()]:
-        from fedkin.engine.progress import counting
-
+    for name, item in [pair for given in names for pair in find(given).items()]:
         with counting(name, console) as on_progress:
             outcome = carry_out(
-                name,
-                item,
-                SCALES[flags.scale],
-                flags.out,
-                seeds=flags.seeds,
-                only=tuple(w for w in flags.only.split(",") if w),
-                workers=flags.workers,
-                on_progress=on_progress,
+                name, item, SCALES[scale], out, seeds=seeds, only=only, workers=workers, on_progress=on_progress
             )
         show(outcome, console)
-        for path in write(outcome, flags.out):
+        for path in write(outcome, out):
             print(f"  {path}")
-    return 0
 
 
 def write(outcome: Outcome, out: Path) -> list[Path]:
@@ -98,14 +74,14 @@ def show(outcome: Outcome, console: Console) -> None:
             console.print(f"{verdict} ({count}): {text}", markup=False, highlight=False)
 
 
-def show_list(flags: Reproduce, console: Console) -> None:
+def show_list(seeds: int | None, console: Console) -> None:
     from fedkin.experiments.estimate import seconds
     from fedkin.report.tables import duration, terminal
 
     rows = []
     for paper in PAPERS:
         for name, item in items(paper).items():
-            times = [duration(seconds(item, SCALES[s], flags.seeds)) for s in SCALES]
+            times = [duration(seconds(item, SCALES[s], seeds)) for s in SCALES]
             rows.append((f"{paper}/{name}", item.title, item.place, str(len(item.cells)), *times))
     header = ("item", "what it shows", "in the paper", "cells", *SCALES)
     note = "\n".join(f"{scale.name}: {scale.says}" for scale in SCALES.values())

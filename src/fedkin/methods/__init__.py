@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedkin.registry import Entry, load_path, lookup
+from fedkin.registry import Entry, construct, load_path, lookup
 
 if TYPE_CHECKING:
     from fedkin.protocol import Method
@@ -253,8 +253,8 @@ METHODS: dict[str, Entry] = {
 def method(name: str, **fields: Any) -> Method:
     """A method by its name, or by `file.py:Class` for one of your own."""
     if ":" in name:
-        made: Method = load_path(name)(**fields)
+        made: Method = construct(load_path(name), name, fields)
         return made
     entry = lookup(METHODS, name, "method")
-    made = entry.load()(**{**entry.preset, **fields})
+    made = construct(entry.load(), name, {**entry.preset, **fields})
     return made

@@ -1,0 +1,26 @@
+"""`fedkin figures DIR …`: figures for papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedkin.cli import flags as parsing
+
+
+@dataclass(frozen=True)
+class Figures:
+    format: Literal["pdf", "png", "svg"] = "pdf"
+    """Output format."""
+    out: Path | None = None
+    """Folder of the files; by default figures/ in the first folder."""
+
+
+def command(words: list[str]) -> int:
+    folders, flags = parsing.folders(words, Figures, "figures", "Figures for papers, in one style.")
+    from fedkin.report import figures
+
+    for path in figures.write(folders, flags.out, flags.format):
+        print(path)
+    return 0
