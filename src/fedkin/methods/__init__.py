@@ -247,6 +247,10 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.fedgroup:FedGroup",
         "clients grouped once by the direction of their first update; FedAvg in each group",
     ),
+    "kin": Entry(
+        "fedkin.methods.kin:Kin",
+        "a mixture of kin's models, a model of one's own, and experts weighed on validation examples",
+    ),
 }
 
 
