@@ -1,0 +1,39 @@
+"""A server's state with room for one client more, as if that client had been there and never answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedkin.protocol import Method, Server, State
+
+
+def with_newcomer(method: Method, state: State, fed: Server, examples: int) -> tuple[State, int]:
+    """The state with a newcomer who has so many training examples, and the newcomer's id.
+
+    What the method would hold for the newcomer comes from its own `init` for a larger federation: wherever that has one
+    entry more, the entries of all others are those of `state`.
+    """
+    larger = replace(fed, ids=torch.arange(fed.size + 1), n=torch.cat([fed.n, torch.tensor([examples])]))
+    grown = _grown(state, method.init(larger))
+    assert isinstance(grown, dict)
+    return grown, fed.size
+
+
+def _grown(old: Any, fresh: Any) -> Any:
+    if isinstance(old, dict) and isinstance(fresh, dict):
+        return {name: _grown(value, fresh.get(name)) for name, value in old.items()}
+    if isinstance(old, list | tuple) and isinstance(fresh, list | tuple):
+        if len(fresh) == len(old) + 1:
+            return [*(_grown(a, b) for a, b in zip(old, fresh)), fresh[-1]]
+        return [_grown(a, b) for a, b in zip(old, fresh)] if len(old) == len(fresh) else old
+    if isinstance(old, Tensor) and isinstance(fresh, Tensor) and old.dim() == fresh.dim():
+        extra = [b - a for a, b in zip(old.shape, fresh.shape)]
+        if any(extra) and all(e in (0, 1) for e in extra):
+            out = fresh.to(old.dtype).clone()
+            out[tuple(slice(size) for size in old.shape)] = old
+            return out
+    return old

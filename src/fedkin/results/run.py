@@ -1,0 +1,336 @@
+"""`Run`: a finished run as an object that people keep. What `fedkin.run` returns and `fedkin.load` reads back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedkin.models.build import maker
+from fedkin.models.network import Network
+from fedkin.protocol import Client, Data, Examples, Method, Model, Reply, Server, State, Training
+from fedkin.registry import load_path
+from fedkin.results.history import History
+from fedkin.results.newcomer import with_newcomer
+from fedkin.results.store import load_state
+from fedkin.task import Task, from_config
+
+BATCH = 256
+HOLDOUT = 0.2  # of a newcomer's examples, to say what to expect
+
+
+class PersonalModel(nn.Module):
+    """One client's personal model: `forward(x)` gives scores, for every method.
+
+    Where a method's personal model is one network, `network` is that network, and can be exported.
+    """
+
+    def __init__(self, method: Method, client: Client, personal: Model) -> None:
+        super().__init__()
+        self._method, self._client, self._personal = method, client, personal
+        single = isinstance(personal, Tensor) and type(method).predict is Method.predict
+        self.network: nn.Module | None = client.net.module if single else None
+        if isinstance(personal, Tensor):
+            client.net.load(personal)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.network is not None:
+            scores: Tensor = self.network(x)
+            return scores
+        self._client.net.eval()
+        return self._method.predict(self._client, self._personal, x)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A newcomer's personal model, and how well it may be expected to do."""
+
+    name: str
+    model: PersonalModel
+    expected: dict[str, float]
+    """The task's metrics on examples held out of a first try; the model itself is made from all examples."""
+    examples: int
+    """How many examples that is based on."""
+
+
+@dataclass
+class Run:
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    history: History
+    state: State
+    folder: Path | None
+    method: Method
+    make: Callable[[int], nn.Module]
+    models: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False)
+    """Personal models by client, where they are not in `folder`."""
+
+    @property
+    def out(self) -> Path | None:
+        return self.folder
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return tuple(self.config["inputs"]["clients"])
+
+    @property
+    def task(self) -> Task:
+        return from_config(self.config["task"])
+
+    # ---- use
+    def model(self, client: str | int) -> PersonalModel:
+        """The personal model of a client, by its name or number."""
+        name = self._name(client)
+        tensors = self._tensors(name)
+        net = self._network()
+        pieces = {piece.name for piece in net.layout.pieces}
+        single = pieces <= tensors.keys() and tensors.keys() <= pieces | {other for other, _ in net.layout.aliases}
+        personal: Model = net.layout.flatten(tensors) if single else tensors
+        return PersonalModel(self.method, self._client(net), personal)
+
+    def predict_scores(self, client: str | int, x: Any) -> Tensor:
+        """The model's outputs [examples, outputs]."""
+        return _scores(self.model(client), self.inputs(x, client))
+
+    def predict(self, client: str | int, x: Any) -> np.ndarray[Any, Any]:
+        """Labels (as the data names them), or numbers in a regression."""
+        found = self.task.predictions(self.predict_scores(client, x)).numpy()
+        names = self.config["inputs"]["class_names"]
+        return np.array(names)[found] if names and self.task.has_classes else found
+
+    def predict_proba(self, client: str | int, x: Any) -> np.ndarray[Any, Any]:
+        """Probabilities [examples, classes], in the order of the classes."""
+        return self.task.probabilities(self.predict_scores(client, x)).numpy()
+
+    def evaluate(self, client: str | int, x: Any, y: Any) -> dict[str, float]:
+        """The task's metrics and the loss of a client's model on these examples."""
+        return _measured(self.task, self.predict_scores(client, x), self.targets(y))
+
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write the run's page and return its path."""
+        from fedkin.report import page
+        from fedkin.results.citation import citation
+
+        if self.folder is None:
+            raise ValueError("This run was not kept: run it with out=FOLDER to have a report.")
+        folders = [str(self.folder)]
+        return page.write(folders, out, citation(page.labels(folders)))
+
+    def export(self, client: str | int, path: str | Path) -> Path:
+        """Write a client's model as ONNX (.onnx) or as a torch.export program (.pt2)."""
+        from fedkin.results.export import export
+
+        return export(self.model(client), self.example(), Path(path), type(self.method).__name__)
+
+    # ---- newcomers
+    def join(self, name: str, x: Any, y: Any, *, validation: float = 0.1) -> Joined:
+        """A personal model for a client that was not in the run, by the method's own rule. The run stays as it is.
+
+        What to expect is measured on a fifth of the examples, with a model made from the others; the model returned is
+        made from all of them.
+        """
+        examples = Examples(self.inputs(x, name, newcomer=True), self.targets(y))
+        if len(examples.y) < 2:
+            raise ValueError(f"{name} has {len(examples.y)} examples: a newcomer needs at least 2.")
+        order = torch.from_numpy(np.random.default_rng([self.config["options"]["seed"], 0x101]).permutation(len(examples.y)))
+        held = order[: max(1, round(HOLDOUT * len(order)))]
+        rest = order[len(held) :]
+        trial = self._joined(Examples(examples.x[rest], examples.y[rest]), validation)
+        expected = _measured(self.task, _scores(trial, examples.x[held]), examples.y[held])
+        return Joined(name, self._joined(examples, validation), expected, len(held))
+
+    def _joined(self, examples: Examples, validation: float) -> PersonalModel:
+        count = round(validation * len(examples.y))
+        chosen, rest = slice(0, count), slice(count, None)
+        train, held = (Examples(examples.x[part], examples.y[part]) for part in (rest, chosen))
+        state, id = with_newcomer(self.method, self.state, self._server(), len(train.y))
+        net = self._network()
+        client = self._client(net, Data(lambda: train, lambda: held, self.config["inputs"]["classes"]))
+        message = self.method.join(state, client, id)
+        made: list[Reply] = []
+
+        def trained() -> Reply:
+            if not made:
+                torch.default_generator.manual_seed(client.seed)
+                made.append(self.method.local(client, message))
+            return made[0]
+
+        torch.default_generator.manual_seed(client.seed)
+        return PersonalModel(self.method, client, self.method.personal(client, message, trained))
+
+    # ---- what a model takes and gives
+    def inputs(self, x: Any, client: str | int = "", *, newcomer: bool = False) -> Tensor:
+        """Examples as the network takes them: a file or frame with named columns where the run learned from tables;
+        arrays where it learned from arrays (raw uint8 images, or what the network takes)."""
+        about = self.config["inputs"]
+        stored = self.config["federation"].get("preprocessing")
+        if stored is not None and not _is_numeric(x):
+            from fedkin.data.preprocess import Preprocessing
+
+            prepared = Preprocessing.from_json(stored)
+            name = str(client) if newcomer else self._name(client)
+            if newcomer:
+                prepared = prepared.with_client(name, x)
+            return torch.from_numpy(prepared.transform(x, name))
+        array = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        shape = tuple(about["shape"])
+        if array.dtype == torch.uint8 and about["image"]:
+            array = (array.float() - torch.tensor(about["mean"])).div_(torch.tensor(about["std"])).permute(0, 3, 1, 2)
+        if tuple(array.shape[1:]) != shape:
+            raise ValueError(
+                f"Examples of this run have shape {list(shape)}; these have {list(array.shape[1:])}. Give an array "
+                f"[examples, {', '.join(map(str, shape))}]" + (", or a table with named columns." if stored else ".")
+            )
+        return array.long() if about["dtype"] == "int64" else array.float()
+
+    def targets(self, y: Any) -> Tensor:
+        """Labels as the loss takes them: class numbers, or the names that the data has for them."""
+        array = np.asarray(y)
+        names = self.config["inputs"]["class_names"]
+        if self.task.has_classes and names and not (np.issubdtype(array.dtype, np.integer) and _are_codes(names)):
+            index = {name: i for i, name in enumerate(names)}
+            unknown = sum(str(label) not in index for label in array.tolist())
+            if unknown:
+                raise ValueError(f"{unknown} labels are none of this run's classes: {', '.join(names)}.")
+            return torch.tensor([index[str(label)] for label in array.tolist()])
+        tensor = torch.as_tensor(array)
+        return tensor.long() if self.task.has_classes else tensor.float()
+
+    def example(self) -> Tensor:
+        """One example of zeros, of the shape and type that the network takes."""
+        about = self.config["inputs"]
+        return torch.zeros((1, *about["shape"]), dtype=getattr(torch, about["dtype"]))
+
+    # ---- inside
+    def _name(self, client: str | int) -> str:
+        if isinstance(client, int) and 0 <= client < len(self.clients):
+            return self.clients[client]
+        if client not in self.clients:
+            shown = ", ".join(self.clients[:8]) + (", …" if len(self.clients) > 8 else "")
+            raise ValueError(f"There is no client {client!r} in this run; its clients are {shown}.")
+        return str(client)
+
+    def _tensors(self, name: str) -> dict[str, Tensor]:
+        if name in self.models:
+            return self.models[name]
+        index = self.folder / "models" / "index.json" if self.folder is not None else None
+        if index is None or not index.exists():
+            raise ValueError("This run kept no personal models (save_models=False): run it again with save_models=True.")
+        files: dict[str, str] = json.loads(index.read_text())
+        if name not in files:
+            raise ValueError(f"This run has no personal model of {name}: it had left, or could not be measured.")
+        return load_file(index.parent / files[name])
+
+    def _network(self) -> Network:
+        return Network(self.make(0), self.example(), self.config["model"]["head"])
+
+    def _training(self) -> Training:
+        return Training(**self.config["training"])
+
+    def _client(self, net: Network, data: Data | None = None) -> Client:
+        nobody = Examples(self.example()[:0], torch.zeros(0, dtype=torch.long))
+        data = data or Data(lambda: nobody, lambda: nobody, self.config["inputs"]["classes"])
+        return Client(self.method.init_client(), data, self.config["options"]["seed"], net, self._training())
+
+    def _server(self) -> Server:
+        net, options = self._network(), self.config["options"]
+        sizes = torch.tensor(self.config["inputs"]["sizes"])
+
+        def initial(k: int) -> Tensor:
+            module = self.make(k)
+            tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+            return net.layout.flatten({name: value.detach() for name, value in tensors.items()})
+
+        return Server(
+            ids=torch.arange(len(sizes)), n=sizes, classes=self.config["inputs"]["classes"], seed=options["seed"],
+            participation=options["participation"], training=self._training(), layout=net.layout, initial=initial,
+        )  # fmt: skip
+
+
+def load(folder: str | Path, *, method: Method | None = None, model: Any = None) -> Run:
+    """Read a run back from its folder. `method` and `model` stand in for ones that cannot be imported from their names
+    in config.json (defined in a notebook, or in a file that has moved)."""
+    path = Path(folder)
+    config = _read(path / "config.json", path)
+    summary = _read(path / "summary.json", path)
+    manifest = _read(path / "checkpoint" / "manifest.json", path)
+    state = load_state(path / "checkpoint" / manifest["server"])
+    if method is None:
+        fields = dict(config["method"])
+        kind = _imported(fields.pop("class"), "method")
+        method = kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+    about, inputs = config["model"], config["inputs"]
+    source = model if model is not None else about["name"]
+    if isinstance(source, str) and ":" in source:
+        source = _imported(source, "model")
+    make = maker(source, tuple(inputs["shape"]), inputs["outputs"], config["options"]["seed"], about["options"])
+    return Run(config, summary, History.load(path), state, path, method, make)
+
+
+def inputs_of(federation: Any) -> dict[str, Any]:
+    """What a run must know of its data to use its models later: for config.json."""
+    arrays = getattr(federation, "arrays", None)
+    return {
+        "clients": list(federation.names),
+        "sizes": federation.sizes.tolist(),
+        "shape": list(federation.shape),
+        "dtype": str(federation.example.dtype).removeprefix("torch."),
+        "outputs": federation.outputs,
+        "classes": federation.classes,
+        "class_names": list(getattr(arrays, "class_names", ())),
+        "image": bool(getattr(arrays, "image", False)),
+        "mean": list(getattr(arrays, "mean", (0.0,))),
+        "std": list(getattr(arrays, "std", (1.0,))),
+    }
+
+
+def _read(path: Path, folder: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ValueError(f"{folder} is not the folder of a finished run: it has no {path.relative_to(folder)}.")
+    try:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise ValueError(f"{path} is damaged: it is not JSON. Run the same command again to make it anew.") from None
+    assert isinstance(content, dict)
+    return content
+
+
+def _imported(target: str, what: str) -> Any:
+    try:
+        return load_path(target)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"The {what} of this run, {target}, cannot be imported ({error}): give it with load(folder, {what}=…)."
+        ) from error
+
+
+def _is_numeric(x: Any) -> bool:
+    return isinstance(x, Tensor) or (isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.number))
+
+
+def _are_codes(names: list[str]) -> bool:
+    """Are the classes' names just their numbers?"""
+    return names == [str(i) for i in range(len(names))]
+
+
+@torch.no_grad()
+def _scores(model: PersonalModel, x: Tensor) -> Tensor:
+    return torch.cat([model(part) for part in x.split(BATCH)]) if len(x) else torch.empty(0)
+
+
+def _measured(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    return {**task.scores(outputs, targets), "loss": float(task.loss(outputs, targets))}
+
+
+def mapping_of(models: Mapping[str, str], folder: Path) -> dict[str, dict[str, Tensor]]:
+    """Personal models in memory, each file read once."""
+    files = {name: load_file(folder / name) for name in set(models.values())}
+    return {client: files[name] for client, name in models.items()}
