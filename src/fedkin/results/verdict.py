@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -111,7 +111,7 @@ def spread(values: Numbers) -> Numbers:
 
 
 def _table(values: ArrayLike) -> Numbers:
-    table: Any = np.asarray(values, float)
+    table: Numbers = np.asarray(values, float)
     return table[:, None] if table.ndim == 1 else table
 
 
