@@ -20,7 +20,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedkin.experiments.bench import TRACKS, collect as collect_board, text as board_text, write as write_board
+from fedkin.experiments.bench import TRACKS
+from fedkin.experiments.bench import collect as collect_board
+from fedkin.experiments.bench import text as board_text
+from fedkin.experiments.bench import write as write_board
 from fedkin.experiments.carry_out import collect
 from fedkin.experiments.cells import Cells
 from fedkin.experiments.outcome import DECIDED, VERDICTS, Outcome, verdict_text
@@ -141,7 +144,7 @@ def main(chosen: list[str]) -> None:
         for name, outcome in found.items():
             path = target / f"{name}.json"
             current = path.exists() and json.loads(path.read_text()) == json.loads(json.dumps(outcome.to_json()))
-            if current and not chosen or chosen and outcome.name not in chosen:
+            if (outcome.name not in chosen) if chosen else current:
                 continue
             for made in write(outcome, target):
                 if made.suffix in (".json", ".png"):

@@ -85,7 +85,8 @@ def bench(
     from fedkin.engine.progress import counting
 
     names, chosen_tracks = known(methods, tracks)
-    store, failed = store_of(cells, out), {}
+    store = store_of(cells, out)
+    failed: dict[str, str] = {}
     for name, track in chosen_tracks.items():
         with counting(name, console) as on_progress:
             failed |= run_track(names, track, out, store, workers, on_progress)
