@@ -67,6 +67,12 @@ def between(page: str, mark: str, text: str) -> str:
     return f"{before.rstrip()}\n\n{begin}\n{text.strip()}\n{end}{after}"
 
 
+def start(page: Path, title: str, mark: str) -> str:
+    """The page as it is, if it has the mark; else a new one, because what it says is about other results."""
+    found = page.read_text() if page.exists() else ""
+    return found if f"<!-- {mark} -->" in found else f"# {title}\n"
+
+
 def paper_page(paper: str, found: dict[str, Outcome], page: str) -> str:
     return between(page, "items", "\n".join(block(outcome) for outcome in found.values()))
 
@@ -152,8 +158,7 @@ def main(chosen: list[str]) -> None:
                 else:
                     made.unlink()
             print(outcome.name)
-        text = page.read_text() if page.exists() else f"# {title}: the paper's tables and figures\n"
-        page.write_text(paper_page(paper, found, text))
+        page.write_text(paper_page(paper, found, start(page, f"{title}: the paper's tables and figures", "items")))
     if stored := stored_outcomes():
         (ROOT / "index.md").write_text(index(stored))
     board = collect_board(list(METHODS), TRACKS, cells, cells.failures)
@@ -162,7 +167,7 @@ def main(chosen: list[str]) -> None:
             if made.suffix == ".md":
                 made.unlink()
         page = ROOT / "leaderboard.md"
-        page.write_text(between(page.read_text(), "board", board_text(board)))
+        page.write_text(between(start(page, "Leaderboard", "board"), "board", board_text(board)))
 
 
 if __name__ == "__main__":

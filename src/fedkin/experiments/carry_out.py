@@ -137,6 +137,8 @@ def run_all(
         on_progress(done, len(distinct), one.name)
 
     count = min(workers or os.cpu_count() or 1, len(waiting))
+    if count == 1:
+        _alone()
     if count <= 1:  # in this process
         for one in waiting:
             ended(one, lambda one=one: run_one(one, out))  # type: ignore[misc]
@@ -153,7 +155,7 @@ def run_all(
 
 
 def _alone() -> None:
-    """In each worker: one thread, because there are as many workers as cores."""
+    """One thread for each run: runs go side by side, and so small ones gain nothing from more."""
     import torch
 
     torch.set_num_threads(1)
