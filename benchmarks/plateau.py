@@ -77,8 +77,8 @@ def main() -> None:
         "# How close FedAvg comes to its plateau",
         "",
         "FedAvg's accuracy (mean over clients, seed 0) at the sizes of scale `desk` and of the leaderboard, after "
-        "half, all, one and a half times and twice the rounds that the experiments have. The plateau is the best mean over "
-        "three neighboring measurements of the run with twice the rounds. Made by `python benchmarks/plateau.py`.",
+        "half, all, one and a half times and twice the rounds that the experiments have. The plateau is the best mean "
+        "over three neighboring measurements of the run with twice the rounds. Made by `python benchmarks/plateau.py`.",
         "",
         markdown(header, rows),
     ]
