@@ -39,13 +39,13 @@ NATURAL = frozenset(("har", "heart"))
 """Data sets whose named groups (persons, hospitals) are the clients unless a partition is asked for."""
 
 
-def load(name: str, folder: str | Path | None = None, **options: Any) -> Arrays:
+def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Arrays:
     """A data set by name. "own" is a folder of the user's: `options` are those of `from_folder`."""
     if name == "own":
         if "folder" not in options:
             raise ValueError("Own data in memory cannot be loaded again by name: pass the arrays themselves.")
         return from_folder(**options)
-    arrays: Arrays = lookup(DATASETS, name, "data set").load()(folder, **options)
+    arrays: Arrays = lookup(DATASETS, name, "data set").load()(data_dir, **options)
     return arrays
 
 

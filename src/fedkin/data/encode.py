@@ -16,7 +16,7 @@ Decimal = Literal["auto", ".", ","]
 Task = Literal["classification", "regression"]
 MOST_LEVELS = 100  # of a text column that was not declared categorical: more look like an identifier
 MOST_CLASSES = 100_000  # a network needs an output for each
-FEW = 20  # below so many examples, nothing is said about a label that hardly repeats
+FEW = 20  # so few texts or labels may all be different
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _decimal(table: Table, reading: Reading, problems: Problems) -> str:
         return reading.decimal
     found: dict[str, list[str]] = {}
     for name, cells in table.columns.items():
-        if name in (*reading.ignore, *reading.categorical) or isinstance(cells, np.ndarray):
+        if name in reading.ignore or isinstance(cells, np.ndarray):
             continue
         told = [cell for cell in cells if cell.casefold() not in MISSING]
         if 2 * sum(map(is_number, told)) >= len(told):
@@ -195,7 +195,8 @@ def _column(name: str, tables: Sequence[Table], read: Sequence[_Read], reading: 
                     rows=table.rows[wrong],
                 )
     levels = sorted({level for r in read for level, gone in zip(r.levels, r.missing) if not gone}, key=level_order)
-    if len(levels) > (MOST_CLASSES if declared else MOST_LEVELS):
+    most = MOST_CLASSES if declared else min(MOST_LEVELS, max(FEW, (texts + numbers) // 2))
+    if len(levels) > most:
         problems.add(
             f"column '{name}' has {len(levels)} different texts. Is it an identifier, a date or a comment? Ignore it "
             f"(ignore='{name}', --ignore {name}), or call it categorical"

@@ -20,6 +20,7 @@ from fedkin.data.table import TABLE_FILES, Problems, Table, from_columns, read_t
 from fedkin.data.table import from_frame as table_of_frame
 
 FILES = (".npz", *TABLE_FILES)
+_WHICH = "; say which column is the label: label='…', --label …"
 Names = str | Sequence[str]
 
 
@@ -80,7 +81,7 @@ def from_folder(
         raise ValueError(f"There is no folder {place}.")
     files = sorted(p for p in place.iterdir() if p.suffix.lower() in FILES and not p.name.startswith("."))
     if not files:
-        raise ValueError(f"{place} holds no {', '.join(FILES)} file: one for each client is expected.")
+        raise ValueError(f"{place} holds no {', no '.join(FILES)} file: one for each client is expected.")
     if len({path.stem for path in files}) < len(files):
         raise ValueError(f"{place} holds two files of the same name: one file for each client is expected.")
     source = {"folder": str(place.absolute()), **_plain(reading), "ordered": ordered, "task": task}
@@ -105,14 +106,14 @@ def from_file(
     file holds the examples of several clients, and that column says whose each one is."""
     place = Path(path)
     if place.suffix.lower() not in FILES or not place.is_file():
-        raise ValueError(f"There is no {' or '.join(FILES)} file {place}.")
+        raise ValueError(f"There is no .npz or .csv file {place} (.tsv and .parquet files are read too).")
     reading = _reading(label, ignore, categorical, missing, decimal)
     if client is None:
         return _from_files([place], [name or place.stem], reading, task, ordered, str(place), {}, alone=True)
     problems = Problems()
     if place.suffix.lower() == ".npz":
         raise ValueError(f"{place} has no columns: client='{client}' needs a {' or '.join(TABLE_FILES)} file.")
-    table = read_table(place, problems, required=[label, client])
+    table = read_table(place, problems, required=[label, client], advice=_WHICH)
     problems.check(str(place))
     assert table is not None
     return _from_table(table, client, reading, task, ordered)
@@ -212,7 +213,7 @@ def _targets(ys: NDArray[Any], task: Task) -> Labels:
         )
     if numbers and not (np.isfinite(ys) & (ys == np.floor(ys))).all():
         raise ValueError("y must be one whole number an example, its class. For a regression say task='regression'.")
-    if numbers and ys.min(initial=0) == 0:
+    if numbers and (not len(ys) or ys.min() == 0):
         if ys.max(initial=0) >= MOST_CLASSES:
             raise ValueError(
                 f"y has whole numbers from 0 beyond {MOST_CLASSES}; a network needs an output for each class. Number "
@@ -242,7 +243,7 @@ def _from_files(
     tables = {
         p: table
         for p in files
-        if p not in arrays and (table := read_table(p, problems, required=[reading.label])) is not None
+        if p not in arrays and (table := read_table(p, problems, required=[reading.label], advice=_WHICH)) is not None
     }
     if len(arrays) == len(files):
         return _from_npz(arrays, names, task, ordered, whole, source, problems, alone=alone)
@@ -436,7 +437,7 @@ def _pairs(dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _stacked(values: Sequence[Any], what: str) -> NDArray[Any]:
-    images = hasattr(values[0], "mode") and hasattr(values[0], "size")  # as Pillow's are
+    images = hasattr(values[0], "getbands")  # Pillow's
     arrays = [np.asarray(v) for v in values]
     if len({a.shape for a in arrays}) > 1:
         raise ValueError(f"{what}: the examples have different shapes; pad or crop them to one.")

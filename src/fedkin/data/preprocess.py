@@ -210,7 +210,7 @@ def scales(told: Sequence[ColumnStatistics], columns: Sequence[Column]) -> tuple
             continue
         deviation = float(np.sqrt(s.variance))
         # rounding leaves a constant column with a tiny variance
-        constant = deviation <= 1e-9 * max(abs(s.mean), 1e-30)
+        constant = deviation <= 1e-12 * max(abs(s.mean), 1e-30)
         out.append((s.mean, 1.0 if constant else 1 / deviation))
     return tuple(out)
 

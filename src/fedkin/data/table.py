@@ -72,14 +72,15 @@ class Table:
 
 
 def read_table(
-    path: Path, problems: Problems, *, required: Sequence[str] = (), names: Sequence[str] = ()
+    path: Path, problems: Problems, *, required: Sequence[str] = (), names: Sequence[str] = (), advice: str = ""
 ) -> Table | None:
     """The table of a file, or None where it cannot be read: `problems` then says why.
 
-    `names` are the columns of a file that has no header. `required` are columns that a header must have.
+    `names` are the columns of a file that has no header. `required` are columns that a header must have; `advice` says
+    what to do where one is not there.
     """
     if path.suffix == ".parquet":
-        return _parquet(path, problems, required)
+        return _parquet(path, problems, required, advice)
     lines = _lines(path, problems)
     if lines is None:
         return None
@@ -91,7 +92,7 @@ def read_table(
         last = len(names) - 1
         if last and not names[last] and not any("".join(line[last:]) for line in lines):
             names, lines = names[:last], [line[:last] for line in lines]  # every row ends with a delimiter
-        if not _is_header(names, lines, required, path.name, problems):
+        if not _is_header(names, lines, required, advice, path.name, problems):
             return None
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line]
     uneven = [number for number, line in numbered if len(line) != len(names)]
@@ -158,7 +159,7 @@ def _texts(values: Iterable[Any]) -> list[str] | None:
 
 
 # ---- files
-def _parquet(path: Path, problems: Problems, required: Sequence[str]) -> Table | None:
+def _parquet(path: Path, problems: Problems, required: Sequence[str], advice: str) -> Table | None:
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -183,7 +184,7 @@ def _parquet(path: Path, problems: Problems, required: Sequence[str]) -> Table |
         problems.add("there are no examples in it", source=path.name)
         return None
     if absent := [name for name in required if name not in content.column_names]:
-        problems.add(_without(absent[0], content.column_names), source=path.name)
+        problems.add(_without(absent[0], content.column_names, advice), source=path.name)
         return None
     return Table(path.name, columns, np.arange(1, content.num_rows + 1), tuple(unusable))
 
@@ -225,7 +226,12 @@ def _delimiter(text: str) -> str:
 
 
 def _is_header(
-    names: Sequence[str], lines: Sequence[Sequence[str]], required: Sequence[str], source: str, problems: Problems
+    names: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    required: Sequence[str],
+    advice: str,
+    source: str,
+    problems: Problems,
 ) -> bool:
     """Is this first row a header? Where it is an example instead, its cells must not be shown as names."""
     digits = [name for name in names if name not in required]
@@ -241,7 +247,7 @@ def _is_header(
     elif len(set(names)) < len(names):
         problems.add("the header has a name twice", source=source)
     elif absent := [name for name in required if name not in names]:
-        problems.add(_without(absent[0], names), source=source)
+        problems.add(_without(absent[0], names, advice), source=source)
     else:
         return True
     return False
@@ -251,10 +257,11 @@ def _is_cell(name: str) -> bool:
     return name.casefold() in MISSING or is_number(name)
 
 
-def _without(name: str, names: Sequence[str]) -> str:
+def _without(name: str, names: Sequence[str], advice: str) -> str:
     """No list of the names found: without a header they would be somebody's data."""
     alike = [n for n in names if n.casefold() == name.casefold()]
-    return f"none of its {len(names)} columns is called '{name}'" + (f"; there is '{alike[0]}'" if alike else "")
+    hint = f"; there is '{alike[0]}'" if alike else ""
+    return f"none of its {len(names)} columns is called '{name}'{hint}{advice}"
 
 
 # ---- numbers
@@ -265,7 +272,7 @@ _EXPONENT = r"(?:[eE][+-]?\d{1,3})?"
 def _pattern(point: str, comma: str) -> re.Pattern[str]:
     grouped = rf"[1-9]\d{{0,2}}(?:[{_SPACES}{re.escape(comma)}]\d{{3}})+"
     point = re.escape(point)
-    return re.compile(rf"[+-]?(?:(?:{grouped}|\d+)(?:{point}\d*)?|{point}\d+){_EXPONENT}")
+    return re.compile(rf"[+-]?(?:(?:{grouped}|\d+)(?:{point}\d*)?|{point}\d+){_EXPONENT}", re.ASCII)
 
 
 _FORMATS = {".": _pattern(".", ","), ",": _pattern(",", ".")}
