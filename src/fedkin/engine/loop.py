@@ -29,7 +29,7 @@ from fedkin.engine.runner import RunSpec, Task
 from fedkin.engine.serial import Serial
 from fedkin.engine.trackers import Tracker
 from fedkin.maths.cluster import rand_index
-from fedkin.models.build import Source, maker, resolve
+from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
 from fedkin.protocol import Method, Server, State, Training
 from fedkin.results.history import History
@@ -78,7 +78,8 @@ def run(
         method = by_name(method)
     options, training = settled(options or Options(), training or Training(), settings)
     source = resolve(model, federation.description.get("data", "own"))
-    make = maker(source, federation.shape, federation.classes, options.seed, model_options or {})
+    make = maker(source, federation.shape, federation.outputs, options.seed, model_options or {})
+    check_outputs(make(0), federation.example, federation.outputs)
     spec = RunSpec(method, federation, lambda: make(0), head, training, options.seed)
     config = {
         "label": label or type(method).__name__,
