@@ -80,6 +80,17 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
         apart = [(scaled(rows[i][at], *ranges[i]) - scaled(center[at], *middle)).abs().sum() / len(at) for i in group]
         return float(sum(apart)) / len(group)
 
+    def measured(before, rows, center, group, uploaded, waited):
+        """Eq. (5) of a group: by interval when all layers came, or of whatever came as it is."""
+        if m.layer_drift == "per_interval" and len(uploaded) < len(layers):
+            return list(before)
+        out = list(before)
+        for layer in uploaded:
+            out[layer] = layer_discrepancy(rows, center, group, layers[layer], uploaded)
+            if m.layer_drift == "per_interval":
+                out[layer] /= waited[layer] / min(waited)
+        return out
+
     def cut(distance, gamma):  # sec. II-C and III-B, by hand
         merged, heights, steps = [[i] for i in everyone], [], []
 
@@ -109,6 +120,7 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
     w = {i: net.initial.clone() for i in everyone}
     groups, models, spread = [list(everyone)], [net.initial.clone()], [[np.inf] * len(layers)]
     fresh = [list(range(len(layers)))]  # layers of each group that were aggregated just before
+    last = [[0] * len(layers)]  # communication round in which each layer of each group was last aggregated
     distance, gamma, curve, wait, trial = np.zeros((len(fed), len(fed))), 1.0, [], None, None
     seen = {"losses": {}, "trials": {}, "down": {}, "up": {}, "low": 0}
 
@@ -138,7 +150,7 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
             if new < old:
                 before = np.mean([loss(starts_new[i], i) for i in everyone])
                 w, groups, models, spread = w_new, trial["groups"], trial["models"], trial["spread"]
-                gamma, curve, wait = trial["gamma"], [before], None
+                gamma, curve, wait, last = trial["gamma"], [before], None, trial["last"]
             else:
                 w, wait = w_old, m.hold
                 curve.append(before)
@@ -146,7 +158,7 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
         seen["losses"][first] = before
         for t in range(first + 1, first + period):  # local work, nothing travels
             w = {i: train(w[i], i, t) for i in everyone}
-        fresh = []
+        fresh, waited = [], []
         for g, members in enumerate(groups):
             against = np.sum(spread[g]) if m.layer_reference == "sum" else np.mean(spread[g])
             high = [layer for layer in range(len(layers)) if not spread[g][layer] < m.low * against]  # eq. (6)
@@ -158,9 +170,11 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
             if 0 in members:
                 seen["up"][first + period - 1] = 4 * sum(len(layers[layer]) for layer in fresh[-1])
             center = mean(w, members)
+            waited.append([k - t for t in last[g]])
+            spread[g] = measured(spread[g], w, center, members, fresh[-1], waited[-1])
             for layer in fresh[-1]:
                 models[g][layers[layer]] = center[layers[layer]]
-                spread[g][layer] = layer_discrepancy(w, center, members, layers[layer], fresh[-1])
+                last[g][layer] = k
         if k <= m.start_rounds:
             low, high = min(w[i].min() for i in everyone), max(w[i].max() for i in everyone)
             for i, j in itertools.product(everyone, everyone):  # eq. (3), averaged over the first T_start rounds
@@ -176,15 +190,15 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
             lower = max(0.0, round(lower - m.step, 9))
             wanted = cut(distance, lower)
         if wanted != groups:
-            trial = {"groups": wanted, "gamma": lower, "models": [], "spread": []}
+            trial = {"groups": wanted, "gamma": lower, "models": [], "spread": [], "last": []}
             for members in wanted:
                 g = next(k for k, old in enumerate(groups) if members[0] in old)
-                model, d, center = models[g].clone(), list(spread[g]), mean(w, members)
+                model, center = models[g].clone(), mean(w, members)
                 for layer in fresh[g]:
                     model[layers[layer]] = center[layers[layer]]
-                    d[layer] = layer_discrepancy(w, center, members, layers[layer], fresh[g])
                 trial["models"].append(model)
-                trial["spread"].append(d)
+                trial["spread"].append(measured(spread[g], w, center, members, fresh[g], waited[g]))
+                trial["last"].append(list(last[g]))
     seen["groups"], seen["models"], seen["gamma"], seen["distance"] = groups, models, gamma, distance
     return seen
 
@@ -201,6 +215,7 @@ def plain(fed, m: DCPFL, rounds: int, epochs: int, lr: float):
             0.3,
             "refused refused refused accepted",
         ),
+        ({"alpha": 3, "layer_drift": "raw"}, 14, 1, 0.3, "accepted accepted"),
         ({"layer_scale": "layer_own", "layer_reference": "mean", "low": 1.0}, 11, 1, 0.3, "accepted"),
         ({"tau": 2, "tau_counts": "rounds"}, 18, 1, 0.1, "accepted"),
         ({"tau": 3, "layerwise": False, "lone": "sends"}, 16, 2, 0.1, "accepted"),
@@ -539,10 +554,10 @@ def test_impossible_fields_are_refused(fields):
 # ---- layers of low discrepancy (eq. 6)
 @pytest.mark.slow
 def test_on_lenet_the_two_wide_layers_are_low_in_every_round(real_data):
-    """They hold 94 % of the parameters. conv2 is close to the threshold (0.09 to 0.17), conv1 and fc3 are far above it."""
+    """They hold 94 % of the parameters. conv2 is close to the threshold, conv1 and fc3 are far above it."""
     real_data("fashion-mnist")
     fed = fedkin.federate("fashion-mnist", partition="primary_secondary", clients=12, samples_per_client=400, seed=0)
-    result = run(DCPFL(), fed, model="lenet", model_options={}, epochs=5, lr=0.01, batch_size=32, rounds=8)
+    result = run(DCPFL(), fed, model="lenet", model_options={}, epochs=5, lr=0.01, batch_size=32, rounds=11)
     for table in told(result, "layer_discrepancy").values():
         values = table["0"]
         share = {name: value / sum(values.values()) for name, value in values.items()}
@@ -550,7 +565,8 @@ def test_on_lenet_the_two_wide_layers_are_low_in_every_round(real_data):
         assert min(share["conv1"], share["fc3"]) > 0.2
     whole, up = 4 * result.state["groups"]["models"].shape[1], bytes_of(result, "up")
     assert [up[t] - 4 for t in (1, 5, 6)] == [whole] * 3  # until the tree is there, and in round 6 = 2 α
-    assert max(up[7], up[8]) < 0.07 * whole
+    assert up[9] - 4 == whole
+    assert max(up[t] for t in (7, 8, 10, 11)) < 0.07 * whole
 
 
 # ---- defaults and fixed groups

@@ -223,13 +223,24 @@ def test_only_what_is_due_is_averaged_and_a_group_that_sent_nothing_stays():
     groups = {
         "models": torch.tensor([[10.0, 20], [30, 40]]),
         "version": torch.zeros(2, 2, dtype=torch.long),
+        "since": torch.zeros(2, 2, dtype=torch.long),
         "spread": torch.full((2, 2), torch.inf, dtype=torch.double),
         "shares": torch.full((2, 2, 4), 0.25),
     }
     due = torch.tensor([[True, False], [True, True]])
     rows, ids, n = torch.tensor([[1.0, 0], [4, 0]]), torch.tensor([1, 3]), torch.tensor([10, 20])
     out = averaged(
-        groups, torch.tensor([0, 0]), rows, due, ids=ids, n=n, now=7, owner=owner, parameters=2, scale="model"
+        groups,
+        torch.tensor([0, 0]),
+        rows,
+        due,
+        ids=ids,
+        n=n,
+        now=7,
+        owner=owner,
+        parameters=2,
+        scale="model",
+        drift="raw",
     )
     assert out["models"].tolist() == [[3, 20], [30, 40]]
     assert out["version"].tolist() == [[7, 0], [0, 0]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,9 +11,11 @@ from torch import Tensor
 from fedkin.maths.mixing import average, shares
 from fedkin.methods.dcpfl.discrepancy import LayerScale, layer_discrepancy
 
+Drift = Literal["per_interval", "raw"]
 Tables = dict[str, Any]
-"""What the server keeps of each group: `models` [G, d], `version` [G, L] (when each layer was last averaged), `spread`
-[G, L] (eq. 5 at that time), `shares` [G, L, clients] (each client's weight in that mean)."""
+"""What the server keeps of each group: `models` [G, d], `version` [G, L] (when each layer was last averaged), `since`
+[G, L] (when it was averaged before that), `spread` [G, L] (eq. 5), `shares` [G, L, clients] (each client's weight in
+that mean)."""
 
 
 def pick(vector: Tensor, layers: Tensor, owner: Tensor) -> Tensor:
@@ -57,10 +59,11 @@ def averaged(
     owner: Tensor,
     parameters: int,
     scale: LayerScale,
+    drift: Drift,
 ) -> Tables:
     """The groups after each layer that is due ([G, L]) became the mean of its members' uploads, weighted by n.
 
-    Eq. (5) sees the layers that were uploaded in this round. A group without a member among `labels` does not change.
+    Eq. (5) sees only the layers uploaded in this round. A group without a member among `labels` does not change.
     """
     out = {name: table.clone() for name, table in groups.items()}
     layers = [(owner[:parameters] == layer).nonzero().flatten() for layer in range(due.shape[1])]
@@ -74,7 +77,12 @@ def averaged(
         mean = average(own, weights)
         which = due[group].nonzero().flatten()
         out["models"][group] = torch.where(due[group][owner], mean, groups["models"][group])
-        out["version"][group, which] = now
-        out["spread"][group, which] = layer_discrepancy(own, mean, [layers[k] for k in which.tolist()], scale)
+        # `version` is already `now` where a group that was just averaged is split
+        since = torch.where(groups["version"][group] < now, groups["version"][group], groups["since"][group])[which]
+        out["since"][group, which], out["version"][group, which] = since, now
+        if drift == "raw" or bool(due[group].all()):
+            apart = now - since if drift == "per_interval" else torch.ones_like(since)
+            found = layer_discrepancy(own, mean, [layers[k] for k in which.tolist()], scale)
+            out["spread"][group, which] = found * apart.min() / apart
         out["shares"][group, which] = shares(out["shares"].shape[2], ids[members], weights)
     return out

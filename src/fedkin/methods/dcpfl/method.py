@@ -9,7 +9,7 @@ Liu, Huang, He, Cao. arXiv 2508.01580, 2025.
 | G⁰, G¹ | state "labels" and "groups", state "trial" |
 | l(t), s | state "losses" (of this rapid decrease period), window |
 | r(t), t_obv, t_sp | curvature.py, patience, hold |
-| D_{g,l}, S(·) there, D_g | groups "spread", layer_scale, layer_reference |
+| D_{g,l}, S(·) there, D_g | groups "spread" (layer_drift), layer_scale, layer_reference |
 | τ_{g,l}, τ, α, 0.1 | `_due`, tau (tau_counts), alpha, low |
 
 Deviations, each with its reason in docs/methods/dcpfl.md: S uses the smallest and largest value of all models together;
@@ -86,6 +86,9 @@ class DCPFL(Method):
     within each layer."""
     layer_reference: Literal["sum", "mean"] = "sum"
     """D_g of eq. (6), over the layers' discrepancies."""
+    layer_drift: Literal["per_interval", "raw"] = "per_interval"
+    """per_interval: measure layers when all of them are uploaded, each divided by the number of intervals since it was
+    averaged. raw: measure a layer whenever it is uploaded; a layer that waited α intervals then looks high."""
     layerwise: bool = True
     """False: aggregate all layers every τ (NoLA)."""
     dynamic: bool = True
@@ -118,6 +121,7 @@ class DCPFL(Method):
         "low": {**LOW, "layerwise": True},
         "layer_scale": {**LOW, "layerwise": True},
         "layer_reference": {**LOW, "layerwise": True},
+        "layer_drift": {**LOW, "layerwise": True},
         "layerwise": LOW,
         "dynamic": SOON,
         "gamma": FIXED,
@@ -156,6 +160,7 @@ class DCPFL(Method):
             "groups": {
                 "models": fed.initial(0).repeat(count, 1),
                 "version": torch.zeros(count, layers, dtype=torch.long),
+                "since": torch.zeros(count, layers, dtype=torch.long),
                 "spread": torch.full((count, layers), torch.inf, dtype=torch.double),
                 "shares": torch.full((count, layers, size), 1 / size),
             },
@@ -275,6 +280,7 @@ class DCPFL(Method):
             owner=state["owner"],
             parameters=state["parameters"],
             scale=self.layer_scale,
+            drift=self.layer_drift,
         )
 
     def _compare(self, state: State, ids: Tensor, uploads: Tensor) -> State:
