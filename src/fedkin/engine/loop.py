@@ -150,14 +150,20 @@ class _Loop:
             summary = json.loads((checkpoint.folder / "summary.json").read_text())
             return Result(summary, self.history, state, out)
         self.history = History(checkpoint.folder / "history.jsonl", keep=kept)
+        warnings: list[str] = []
         if state is None:
             state = method.init(self._present(1))
             for client, metric, value in self.spec.federation.facts():
                 self.history.add(0, client, metric, value)
+            warnings = method.warnings(self._present(1), options.rounds)
+            for text in warnings:
+                self.history.add(0, None, "warning", text)
         checkpoint.start(self.config)
         self.context = RunContext(self.spec, options, self.fed, checkpoint, self.history, self._engine(), self.trackers)
         for tracker in self.trackers:
             tracker.start(self.config, done)
+            for text in warnings:
+                tracker.warn(text)
         for round in range(done + 1, options.rounds + 1):
             begin = time.perf_counter()
             self._mark = len(self.history.records)
