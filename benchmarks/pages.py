@@ -1,59 +1,174 @@
-"""Put the outcomes of `fedkin reproduce` into the result pages.
+"""Write the result pages from the stored cells.
 
-    python benchmarks/pages.py OUT [ITEM ...]
+    python benchmarks/pages.py [PAPER/ITEM ...]
 
-Copies OUT's JSON and pictures to docs/results/PAPER/ and writes each item's tables between its two marks in
-docs/results/PAPER.md, <!-- ITEM --> and <!-- /ITEM -->; what is written by hand around them stays. Tables with many
-claims are folded. tests/papers/test_pages.py holds pages against the JSON files.
+Reads docs/results/cells and writes, at scale desk:
+
+- docs/results/PAPER/ITEM.json and .png: the outcome of each item that has results;
+- docs/results/PAPER.md: between <!-- items --> and <!-- /items -->; what is written by hand above them stays;
+- docs/results/index.md: one table of all claims of the four papers;
+- docs/results/leaderboard.json, .md (between <!-- board --> and <!-- /board -->) and its two figures.
+
+tests/experiments/test_pages.py holds the pages against the cells.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from fedkin.experiments.bench import TRACKS
+from fedkin.experiments.bench import collect as collect_board
+from fedkin.experiments.bench import text as board_text
+from fedkin.experiments.bench import write as write_board
+from fedkin.experiments.carry_out import collect
+from fedkin.experiments.cells import Cells
+from fedkin.experiments.outcome import DECIDED, VERDICTS, Outcome, verdict_text
+from fedkin.experiments.papers import PAPERS, items
+from fedkin.experiments.reproduce import write
+from fedkin.methods import METHODS
+from fedkin.report.tables import markdown
 
 ROOT = Path(__file__).parent.parent / "docs" / "results"
+SCALE = "desk"
 FOLD = 8  # lines of claims from which they are folded
+TITLES = {"fedcedar": "FedCEDAR", "pflic": "PFLIC", "pfedgat": "pFedGAT", "dcpfl": "DC-PFL"}
 
 
-def block(folder: Path, stem: str, paper: str, item: str) -> str:
-    text = (folder / f"{stem}.md").read_text()
-    text = text.split("\n", 2)[2].strip()  # the heading is the page's
-    head, mark, claims = text.partition("Claims: ")
+def outcomes(paper: str, cells: Cells) -> dict[str, Outcome]:
+    """Of the items that have results."""
+    found = {name: collect(f"{paper}/{name}", item, SCALE, cells) for name, item in items(paper).items()}
+    return {name: outcome for name, outcome in found.items() if outcome.runs}
+
+
+def block(outcome: Outcome) -> str:
+    """One item on its paper's page."""
+    paper, item = outcome.name.split("/")
+    heading, _, text = outcome.markdown().partition("\n")
+    head, mark, claims = text.strip().partition("Claims: ")
     if mark:
         tally, _, table = claims.partition("\n\n")
         if table.count("\n") > FOLD:
-            table = f"<details><summary>claim by claim</summary>\n\n{table}\n\n</details>"
+            table = f"<details><summary>claim by claim</summary>\n\n{table.strip()}\n\n</details>"
         text = f"{head}Claims: {tally}\n\n{table}"
-    picture = f"\n\n![{item}]({paper}/{item}.png)" if (folder / f"{stem}.png").exists() else ""
-    return f"{text}{picture}\n\nNumbers: [{item}.json]({paper}/{item}.json)."
+    picture = f"\n\n![{item}]({paper}/{item}.png)" if outcome.item.figure is not None else ""
+    title = heading.removeprefix(f"### {outcome.name}: ")
+    return f"## {item}: {title}\n\n{text.strip()}{picture}\n\nNumbers: [{item}.json]({paper}/{item}.json).\n"
 
 
-def main(folder: Path, chosen: list[str]) -> None:
-    for path in sorted(folder.glob("*-*.json")):
-        name = json.loads(path.read_text())["item"]
-        paper, item = name.split("/")
-        page = ROOT / f"{paper}.md"
-        if chosen and name not in chosen:
+def between(page: str, mark: str, text: str) -> str:
+    """A page with the text between its two marks replaced."""
+    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    before, _, rest = page.partition(begin)
+    after = rest.partition(end)[2] if end in rest else "\n"
+    return f"{before.rstrip()}\n\n{begin}\n{text.strip()}\n{end}{after}"
+
+
+def start(page: Path, title: str, mark: str) -> str:
+    """The page as it is, if it has the mark; else a new one, because what it says is about other results."""
+    found = page.read_text() if page.exists() else ""
+    return found if f"<!-- {mark} -->" in found else f"# {title}\n"
+
+
+def paper_page(paper: str, found: dict[str, Outcome], page: str) -> str:
+    return between(page, "items", "\n".join(block(outcome) for outcome in found.values()))
+
+
+# ---- the claims page
+def claim_counts(found: Iterable[dict[str, Any]]) -> dict[str, int]:
+    claims = list(found)
+    return {verdict: sum(1 for c in claims if c["verdict"] == verdict) for verdict in VERDICTS}
+
+
+def index(stored: dict[str, dict[str, Any]]) -> str:
+    """One table of all claims; `stored` maps PAPER/ITEM to its outcome as JSON."""
+    every = [claim for one in stored.values() for claim in one["claims"]]
+    rows = []
+    for paper, title in TITLES.items():
+        counts = claim_counts(c for name, one in stored.items() if name.startswith(f"{paper}/") for c in one["claims"])
+        decided = sum(counts[v] for v in DECIDED)
+        measured = sum(counts.values()) - counts["not measured"]
+        share = f"{decided} of {measured}" if measured else "–"
+        rows.append([f"[{title}]({paper}.md)", *(str(counts[v]) for v in VERDICTS), share])
+    counts = claim_counts(every)
+    decided, measured = sum(counts[v] for v in DECIDED), len(every) - counts["not measured"]
+    rows.append(["all", *(str(counts[v]) for v in VERDICTS), f"{decided} of {measured}"])
+    parts = [
+        "# What the four papers claim, and what we found",
+        "",
+        "Every ordering that a paper's tables, figures or words claim, run again with fedkin at scale "
+        "[desk](../reproducing.md) and judged by [one rule](../evaluation.md#when-one-method-is-better-than-another). "
+        "*held*: the method that the paper puts first is decidedly above the other. *level*: the two are within half a "
+        "point, or the same. *not held*: it is decidedly below. *undecided*: the 95 % interval of the difference "
+        "holds too much; it is stated. *not measured*: with the reason. Differences are in points of accuracy unless "
+        "the claim names another measure; `received` is the accuracy of the model as sent, before local training.",
+        "",
+        "Made by `python benchmarks/pages.py` from the stored runs; do not edit.",
+        "",
+        markdown(["paper", *VERDICTS, "decided of measured"], rows),
+    ]
+    lines = [
+        [
+            f"[{name}]({name.split('/')[0]}.md)",
+            claim["column"],
+            f"{claim['claim']}{' (ours)' if claim.get('ours') else ''}",
+            claim["measure"],
+            verdict_text(
+                claim["verdict"], claim["difference"], *claim["interval"], claim["style"], claim.get("reason", "")
+            ),
+        ]
+        for name, one in stored.items()
+        for claim in one["claims"]
+    ]
+    parts += [markdown(["item", "column", "claim", "measure", "verdict, difference [95 % interval]"], lines)]
+    return "\n".join(parts)
+
+
+def stored_outcomes() -> dict[str, dict[str, Any]]:
+    """The outcomes on disk, in the order of the papers."""
+    out = {}
+    for paper in PAPERS:
+        for name in items(paper):
+            path = ROOT / paper / f"{name}.json"
+            if path.exists() and (found := json.loads(path.read_text()))["scale"] == SCALE:
+                out[f"{paper}/{name}"] = found
+    return out
+
+
+def main(chosen: list[str]) -> None:
+    cells = Cells(ROOT / "cells")
+    for paper, title in TITLES.items():
+        found = outcomes(paper, cells)
+        if not found:
             continue
-        target = ROOT / paper
-        target.mkdir(exist_ok=True)
-        shutil.copy(path, target / f"{item}.json")
-        if path.with_suffix(".png").exists():
-            shutil.copy(path.with_suffix(".png"), target / f"{item}.png")
-        begin, end = f"<!-- {item} -->", f"<!-- /{item} -->"
-        found = page.read_text()
-        if begin not in found:
-            sys.exit(f"{page} has no mark {begin}")
-        before, _, rest = found.partition(begin)
-        after = rest.partition(end)[2]
-        page.write_text(f"{before}{begin}\n{block(folder, path.stem, paper, item)}\n{end}{after}")
-        print(name)
+        target, page = ROOT / paper, ROOT / f"{paper}.md"
+        for old in [p for p in target.glob("*") if p.stem not in found]:
+            old.unlink()  # of an item that no longer exists, or has no results
+        for name, outcome in found.items():
+            path = target / f"{name}.json"
+            current = path.exists() and json.loads(path.read_text()) == json.loads(json.dumps(outcome.to_json()))
+            if (outcome.name not in chosen) if chosen else current:
+                continue
+            for made in write(outcome, target):
+                if made.suffix in (".json", ".png"):
+                    made.replace(target / f"{name}{made.suffix}")
+                else:
+                    made.unlink()
+            print(outcome.name)
+        page.write_text(paper_page(paper, found, start(page, f"{title}: the paper's tables and figures", "items")))
+    if stored := stored_outcomes():
+        (ROOT / "index.md").write_text(index(stored))
+    board = collect_board(list(METHODS), TRACKS, cells, cells.failures)
+    if board.lines:
+        for made in write_board(board, ROOT):
+            if made.suffix == ".md":
+                made.unlink()
+        page = ROOT / "leaderboard.md"
+        page.write_text(between(start(page, "Leaderboard", "board"), "board", board_text(board)))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(sys.argv[1:])

@@ -26,7 +26,10 @@ _WHERE = {
     "compare": "fedkin.results.comparison",
     "federate": "fedkin.data.federation",
     "from_arrays": "fedkin.data",
+    "from_dataset": "fedkin.data",
+    "from_file": "fedkin.data",
     "from_folder": "fedkin.data",
+    "from_frame": "fedkin.data",
     "method": "fedkin.methods",
     "run": "fedkin.engine.loop",
     "sgd": "fedkin.client.training",
@@ -52,7 +55,10 @@ if TYPE_CHECKING:
     from fedkin.conformance import verify as verify
     from fedkin.data import Arrays as Arrays
     from fedkin.data import from_arrays as from_arrays
+    from fedkin.data import from_dataset as from_dataset
+    from fedkin.data import from_file as from_file
     from fedkin.data import from_folder as from_folder
+    from fedkin.data import from_frame as from_frame
     from fedkin.data.federation import Federation as Federation
     from fedkin.data.federation import federate as federate
     from fedkin.engine.loop import Result as Result

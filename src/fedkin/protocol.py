@@ -235,6 +235,10 @@ class Method(ABC):
     def init(self, fed: Server) -> State:
         """The server's state before round 1."""
 
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        """Why this method cannot act in this run, one text for each reason; shown before round 1."""
+        return []
+
     def select(self, state: State, fed: Server, round: int) -> Tensor:
         """Who takes part in this round."""
         return fed.sample(round)

@@ -15,6 +15,13 @@ from typing import Any
 RUN_FLAGS = (
     "data",
     "data_dir",
+    "label",
+    "ignore",
+    "categorical",
+    "missing",
+    "decimal",
+    "ordered",
+    "fit",
     "partition",
     "clients",
     "samples_per_client",

@@ -18,6 +18,7 @@ NAMES = [
     "fedcedar-as2",
     "fedcedar-as3",
     "pflic",
+    "pflic-restarts",
     "dcpfl",
     "dcpfl-nola",
     "dcpfl-nodc",

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.data import Arrays, from_arrays, load
+from fedkin.data import Arrays, from_arrays, from_folder, load
 from fedkin.data.federation import Federation, federate
 
 fingerprint = Federation.fingerprint
@@ -49,7 +49,7 @@ def test_parts_are_disjoint_and_cover_the_clients_rows(seed, rows, clients, test
         test=test,
         validation=validation,
     )
-    for split, own in zip(fed.splits, fed.partition.rows):
+    for split, own in zip(fed.splits, fed.partition.indices):
         together = np.concatenate([split.train, split.validation, split.test])
         assert sorted(together) == sorted(own)
         assert len(split.train) >= 1
@@ -63,7 +63,7 @@ def test_test_rows_follow_the_clients_labels(seed, share):
     """Within rounding: a class is off by one row, and by its part of the other classes' rounding."""
     arrays = table(2000, classes=6, seed=seed)
     fed = federate(arrays, partition="dirichlet", clients=5, seed=seed, alpha=0.3, test=share, validation=0.1)
-    for split, own in zip(fed.splits, fed.partition.rows):
+    for split, own in zip(fed.splits, fed.partition.indices):
         have = np.bincount(arrays.y[own], minlength=6)
         got = np.bincount(arrays.y[split.test], minlength=6)
         assert len(split.test) == round(share * len(own))
@@ -103,7 +103,7 @@ def test_ordered_rows_of_every_class_are_tested():
 @pytest.mark.parametrize("samples", [None, 60])
 def test_ordered_rows_are_cut_in_time_however_they_are_spread(samples):
     """Partitions shuffle; time goes on within a group (here: first all of a, then all of b)."""
-    arrays = from_arrays(np.zeros((400, 1)), np.arange(400) % 3, client=np.repeat(["a", "b"], 200), ordered=True)
+    arrays = Arrays(np.zeros((400, 1)), np.arange(400) % 3, 3, group=np.repeat([0, 1], 200), ordered=True)
     fed = federate(arrays, partition="iid", clients=4, samples_per_client=samples)
     for split in fed.splits:
         for group in (0, 1):
@@ -117,7 +117,7 @@ def test_ordered_rows_are_cut_in_time_however_they_are_spread(samples):
 
 def test_one_row_is_too_few():
     arrays = from_arrays(np.zeros((5, 1)), [0] * 5, client=list("aaaab"))
-    with pytest.raises(ValueError, match=r"Client 1 has 1 rows; .*take fewer clients, or leave its rows out"):
+    with pytest.raises(ValueError, match=r"Client 1 has 1 examples; .*take fewer clients, or leave its examples out"):
         federate(arrays, partition="by_group")
 
 
@@ -129,7 +129,7 @@ def test_samples_per_client(ordered):
     arrays = table(1000, ordered=ordered)
     full = federate(arrays, partition="iid", clients=5)
     fed = federate(arrays, partition="iid", clients=5, samples_per_client=50)
-    for split, own in zip(fed.splits, full.partition.rows):
+    for split, own in zip(fed.splits, full.partition.indices):
         rows = np.concatenate([split.train, split.validation, split.test])
         assert len(rows) == len(set(rows)) == 50
         assert set(rows) <= set(own)
@@ -148,8 +148,8 @@ def test_samples_per_client_beyond_what_there_is_changes_nothing():
 def test_pool_train_leaves_the_official_test_part_alone():
     arrays = images(60, train=40)
     fed = federate(arrays, partition="iid", clients=4, pool="train")
-    assert sorted(np.concatenate(fed.partition.rows)) == list(range(40))
-    assert len(np.concatenate(federate(arrays, partition="iid", clients=4).partition.rows)) == 60
+    assert sorted(np.concatenate(fed.partition.indices)) == list(range(40))
+    assert len(np.concatenate(federate(arrays, partition="iid", clients=4).partition.indices)) == 60
 
 
 def test_number_of_clients_by_default():
@@ -165,7 +165,7 @@ def test_number_of_clients_by_default():
         ({"pool": "train"}, "no official training part: take pool='all'"),
         ({"test": 0.0}, "test above 0, sum below 1"),
         ({"test": 0.5, "validation": 0.5}, "test above 0, sum below 1"),
-        ({"samples_per_client": 1}, "at least 2 rows"),
+        ({"samples_per_client": 1}, "at least 2 examples"),
         ({"seed": -1}, "seed=-1 must be at least 0"),
         ({"partition": "iid", "alpha": 1.0}, "iid takes no options; given: alpha"),
         ({"partition": "dirichlet", "alhpa": 1.0}, "dirichlet takes alpha, minimum; given: alhpa"),
@@ -198,7 +198,7 @@ def test_the_description_makes_it_again():
 def test_normalization():
     arrays = images(40)
     fed = federate(arrays, partition="iid", clients=1)
-    rows = fed.rows(0, np.arange(40))
+    rows = fed.examples(0, np.arange(40))
     plain = (arrays.x.astype(float) - np.array(arrays.mean)) / np.array(arrays.std)
     np.testing.assert_allclose(rows.x.numpy(), plain.transpose(0, 3, 1, 2), atol=1e-5)
     assert (rows.x.dtype, rows.y.dtype) == (torch.float32, torch.int64)
@@ -209,7 +209,7 @@ def test_rotation_turns_the_images():
     fed = federate(arrays, partition="rotated", clients=4)
     straight = replace(fed, partition=replace(fed.partition, turns=None))
     for client in range(4):
-        turned, plain = (f.rows(client, f.splits[client].train).x for f in (fed, straight))
+        turned, plain = (f.examples(client, f.splits[client].train).x for f in (fed, straight))
         expected = np.rot90(plain.numpy(), client, axes=(2, 3))
         np.testing.assert_array_equal(turned.numpy(), expected)
     assert not torch.equal(turned, plain)
@@ -228,7 +228,7 @@ def test_images_are_channels_last_in_memory(partition):
 def test_own_images_are_channels_last_and_otherwise_as_given():
     x = np.random.default_rng(0).normal(size=(20, 3, 8, 6))
     fed = federate(from_arrays(x, np.arange(20) % 2), partition="iid", clients=1)
-    rows = fed.rows(0, np.arange(20)).x
+    rows = fed.examples(0, np.arange(20)).x
     assert rows.is_contiguous(memory_format=torch.channels_last)
     np.testing.assert_allclose(rows.numpy(), x, rtol=1e-6)
     assert fed.shape == (3, 8, 6)
@@ -261,15 +261,105 @@ def test_the_example_fits_the_shape(digits: Federation):
 def test_names_are_the_users_where_a_client_is_one_of_theirs():
     arrays = from_arrays(np.zeros((60, 1)), np.arange(60) % 2, client=np.repeat(["york", "bath", "hull"], 20))
     assert federate(arrays, partition="by_group").names == ("bath", "hull", "york")
-    # as many clients as names, but other rows: they are not these places
-    assert federate(arrays, partition="iid", clients=3).names == ("client 0", "client 1", "client 2")
-    assert federate(arrays, partition="by_group", clients=6).names[0] == "client 0"
+    # as many clients as names, but other examples: they are not these places
+    natural = replace(arrays, own_clients=False)
+    assert federate(natural, partition="iid", clients=3).names == ("client 0", "client 1", "client 2")
+
+
+def own_groups(**more) -> Arrays:
+    who = np.repeat(["york", "bath", "hull"], 20)
+    return from_arrays(np.arange(60.0)[:, None], np.arange(60) % 2, client=who, **more)
+
+
+def test_the_clients_that_the_data_names_are_the_clients():
+    """They used to be dissolved into twenty random ones."""
+    fed = federate(own_groups())
+    assert fed.names == ("bath", "hull", "york")
+    assert fed.description["partition"] == "by_group"
+    assert len(federate("digits")) == 20
+    facts = {(client, metric): value for client, metric, value in fed.facts()}
+    assert facts[2, "name"] == "york"
+
+
+def test_a_folder_keeps_its_clients(tmp_path):
+    for name in ("north", "south"):
+        (tmp_path / f"{name}.csv").write_text("p,y\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+    fed = federate(from_folder(tmp_path))
+    assert fed.names == ("north", "south")
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "quantity"])
+def test_own_clients_and_a_partition_are_refused(partition):
+    with pytest.raises(ValueError, match=rf"bath, hull, york\), and partition='{partition}' would spread"):
+        federate(own_groups(), partition=partition)
+    assert len(federate(own_groups(), partition="by_group", clients=3)) == 3
+
+
+@pytest.mark.parametrize("clients", [1, 2, 6, 8])
+@pytest.mark.parametrize("partition", [None, "by_group"])
+def test_another_number_of_clients_than_the_data_has_is_refused(clients, partition):
+    with pytest.raises(ValueError, match=rf"clients={clients}: the data has 3 clients \(bath, hull, york\)"):
+        federate(own_groups(), clients=clients, partition=partition)
+
+
+def test_hidden_groups_are_no_clients():
+    assert len(federate("synthetic")) == 20
+    assert len(federate("synthetic", partition="by_group", clients=8)) == 8
+
+
+def test_a_named_client_splits_alone_as_in_company():
+    """So that a site has the same test examples as in a simulation."""
+    arrays = own_groups()
+    whole = federate(arrays, seed=5)
+    own = arrays.group == 2
+    alone = federate(from_arrays(arrays.x[own], arrays.y[own], client=["york"] * 20), seed=5)
+    for part in ("train", "validation", "test"):
+        a, b = (f.arrays.x[getattr(f.splits[c], part)] for f, c in ((whole, 2), (alone, 0)))
+        np.testing.assert_array_equal(a, b)
+
+
+def test_majority_rate():
+    y = [0] * 30 + [1] * 10 + [2] * 40
+    arrays = from_arrays(np.zeros((80, 1)), y, client=["a"] * 40 + ["b"] * 40)
+    fed = federate(arrays, validation=0.0)
+    rates = {client: value for client, metric, value in fed.facts() if metric == "majority_rate"}
+    tested = arrays.y[fed.splits[0].test]
+    assert rates == {0: float((tested == 0).mean()), 1: 1.0}
+    assert 0.5 < rates[0] < 1
+
+
+def test_the_majority_is_that_of_the_training_examples():
+    """A client whose test examples are mostly of another class: always predicting its majority is wrong there."""
+    fed = federate(own_groups())
+    split = replace(fed.splits[0], train=np.array([1, 3, 5, 6]), test=np.array([0, 2, 4, 7]))
+    other = replace(fed, splits=(split, *fed.splits[1:]))
+    assert other.majority_rate(0) == 0.25
+
+
+# ---- regression
+
+
+def test_a_regression_has_no_classes():
+    rng = np.random.default_rng(0)
+    arrays = from_arrays(rng.normal(size=(100, 3)), rng.normal(size=100), task="regression")
+    fed = federate(arrays, clients=4)
+    assert fed.description["partition"] == "iid"
+    assert (fed.classes, fed.outputs, fed.mean_kld) == (0, 1, None)
+    assert fed.data(0).y.dtype == torch.float32
+    metrics = {metric for _, metric, _ in fed.facts()}
+    assert "train_rows" in metrics
+    assert not metrics & {"labels", "majority_rate", "mean_kld"}
+    named = from_arrays(arrays.x, arrays.y, client=np.arange(100) % 5, task="regression", ordered=True)
+    assert len(federate(named)) == 5
+    for options in ({"partition": "dirichlet"}, {"partition": "shards"}):
+        with pytest.raises(ValueError, match="spreads classes; a regression has none"):
+            federate(arrays, clients=4, **options)
 
 
 def test_a_named_client_has_its_own_rows():
     arrays = from_arrays(np.arange(60.0)[:, None], np.arange(60) % 2, client=np.repeat(["york", "bath", "hull"], 20))
     fed = federate(arrays, partition="by_group")
-    assert set(fed.partition.rows[fed.names.index("york")]) == set(range(20))
+    assert set(fed.partition.indices[fed.names.index("york")]) == set(range(20))
 
 
 def test_fingerprints_tell_federations_apart():

@@ -40,9 +40,9 @@ def options_of(name: str) -> dict[str, Any]:
 
 
 def check(made: Partition, rows: int, clients: int, *, all_rows: bool = True) -> None:
-    together = np.concatenate(made.rows)
-    assert len(made.rows) == clients
-    assert all(r.dtype == np.int64 and len(r) for r in made.rows)
+    together = np.concatenate(made.indices)
+    assert len(made.indices) == clients
+    assert all(r.dtype == np.int64 and len(r) for r in made.indices)
     assert len(np.unique(together)) == len(together), "a row is given twice"
     assert together.min() >= 0
     assert together.max() < rows
@@ -60,9 +60,9 @@ def test_no_row_twice_and_a_pure_function_of_the_seed(name, seed, clients, rows)
     scheme = PARTITIONS[name](**options_of(name))
     made, same, other = (scheme(labels, clients, s, group) for s in (seed, seed, seed + 1))
     check(made, rows, clients, all_rows=name not in ("primary_secondary", "topology"))
-    assert all(np.array_equal(a, b) for a, b in zip(made.rows, same.rows))
+    assert all(np.array_equal(a, b) for a, b in zip(made.indices, same.indices))
     if name != "by_group":  # nothing in it is left to chance
-        assert not all(np.array_equal(a, b) for a, b in zip(made.rows, other.rows))
+        assert not all(np.array_equal(a, b) for a, b in zip(made.indices, other.indices))
 
 
 @pytest.mark.parametrize("name", sorted(set(PARTITIONS) - {"by_group", "topology"}))
@@ -86,7 +86,7 @@ def test_counts():
 
 @given(seed=seeds, clients=st.integers(1, 30), rows=st.integers(30, 300))
 def test_iid_sizes_differ_by_one_at_most(seed, clients, rows):
-    sizes = [len(r) for r in Iid()(labels_of(rows, 3, seed), clients, seed).rows]
+    sizes = [len(r) for r in Iid()(labels_of(rows, 3, seed), clients, seed).indices]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -96,10 +96,10 @@ def test_shards_hold_few_labels(seed, clients, shards):
     labels = labels_of(300, classes, seed)
     made = Shards(shards)(labels, clients, seed)
     check(made, 300, clients)
-    sizes = [len(r) for r in made.rows]
+    sizes = [len(r) for r in made.indices]
     assert max(sizes) - min(sizes) <= shards
     # a shard is a stretch of the sorted labels: all borders between labels fall into classes - 1 shards at most
-    found = sum(len(np.unique(labels[r])) for r in made.rows)
+    found = sum(len(np.unique(labels[r])) for r in made.indices)
     assert found <= clients * shards + classes - 1
 
 
@@ -150,20 +150,20 @@ def test_pathological_refuses_classes_there_are_not(k):
 def test_dirichlet_always_ends_with_the_least_size(scheme, seed, alpha, clients, minimum):
     made = scheme(alpha, minimum)(labels_of(300, 4, seed), clients, seed)
     check(made, 300, clients)
-    assert min(len(r) for r in made.rows) >= max(1, minimum)
+    assert min(len(r) for r in made.indices) >= max(1, minimum)
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 0.5, 1e6])
 def test_dirichlet_with_nothing_to_spare(alpha):
     """Rows for exactly `minimum` each: the hardest case for topping up."""
     made = Dirichlet(alpha, 10)(labels_of(300, 4, 0), 30, 0)
-    assert [len(r) for r in made.rows] == [10] * 30
+    assert [len(r) for r in made.indices] == [10] * 30
 
 
 def test_dirichlet_with_many_clients():
     made = Dirichlet(0.01, 10)(labels_of(60_000, 10, 0), 5000, 0)
     check(made, 60_000, 5000)
-    assert min(len(r) for r in made.rows) == 10
+    assert min(len(r) for r in made.indices) == 10
 
 
 def test_dirichlet_alpha_says_how_unlike():
@@ -175,7 +175,7 @@ def test_dirichlet_alpha_says_how_unlike():
 
 def test_quantity_skews_sizes_and_not_labels():
     labels = labels_of(20_000, 4, 0)
-    sizes = {a: np.array([len(r) for r in QuantitySkew(a)(labels, 10, 0).rows]) for a in (0.2, 1e6)}
+    sizes = {a: np.array([len(r) for r in QuantitySkew(a)(labels, 10, 0).indices]) for a in (0.2, 1e6)}
     assert sizes[0.2].std() > 500 > 5 > sizes[1e6].std()
     counts = QuantitySkew(0.2)(labels, 10, 0).counts(labels, 4)
     shares = counts[counts.sum(1) > 1000] / counts[counts.sum(1) > 1000].sum(1, keepdims=True)
@@ -190,7 +190,7 @@ def test_dirichlet_refuses_alpha(scheme, alpha):
 
 
 def test_dirichlet_says_how_many_clients_the_least_size_allows():
-    with pytest.raises(ValueError, match="at least 10 rows each: take at most 9 clients"):
+    with pytest.raises(ValueError, match="at least 10 each: take at most 9 clients"):
         Dirichlet()(np.arange(99) % 5, 10, 0)
 
 
@@ -255,7 +255,7 @@ def test_topology_label_sets_and_edges(nodes, seed, extra):
     labels = labels_of(1000, 10, seed)
     made = Topology(nodes)(labels, clients, seed)
     check(made, 1000, clients, all_rows=nodes == 5)
-    for rows, group in zip(made.rows, made.groups):
+    for rows, group in zip(made.indices, made.groups):
         assert set(labels[rows]) == set(TOPOLOGIES[nodes][group])
     ring = nodes > 3
     expected = [[abs(a - b) == 1 or (ring and abs(a - b) == nodes - 1) for b in range(nodes)] for a in range(nodes)]
@@ -287,8 +287,8 @@ def test_by_group_has_one_group_a_client_in_order(seed, groups, parts):
     group = np.random.default_rng(seed).permutation(np.arange(120) % groups)
     made = ByGroup()(np.zeros(120, np.int64), groups * parts, seed, group)
     check(made, 120, groups * parts)
-    assert all((np.diff(r) > 0).all() for r in made.rows), "time goes on within a client"
-    owners = [set(group[r]) for r in made.rows]
+    assert all((np.diff(r) > 0).all() for r in made.indices), "time goes on within a client"
+    owners = [set(group[r]) for r in made.indices]
     assert owners == [{g} for g in range(groups) for _ in range(parts)]
     assert (made.groups is None) if parts == 1 else (made.groups.tolist() == [g for (g,) in owners])
 
@@ -299,7 +299,7 @@ def test_by_group_has_one_group_a_client_in_order(seed, groups, parts):
         (4, None, r"needs data with natural groups.*take iid"),
         (2, np.arange(12) % 3, "take clients=3, or a multiple of it"),
         (4, np.arange(12) % 3, "take clients=3, or a multiple of it"),
-        (9, np.array([0] * 10 + [1, 2]), "Group 1 has 1 rows for 3 clients: take clients=3"),
+        (9, np.array([0] * 10 + [1, 2]), "Group 1 has 1 examples for 3 clients: take clients=3"),
     ],
 )
 def test_by_group_refuses(clients, group, text):

@@ -58,7 +58,7 @@ def started(folder: Path, data: Path, *, tls: bool = False) -> Sites:
 def assert_the_same(sites: Sites, undisturbed, *, notes: str, capsys) -> None:
     sites.until(sites.finished, 600, "the run did not end")
     history = sites.history()
-    unknown = {"mean_kld", "labels", "name", "note"}
+    unknown = {"mean_kld", "labels", "majority_rate", "name", "note"}
     there = {(r.round, r.client, r.metric, r.scope): r.value for r in history.records if r.metric not in unknown}
     here = {(r.round, r.client, r.metric, r.scope): r.value for r in undisturbed.records if r.metric not in unknown}
     assert there.keys() == here.keys()

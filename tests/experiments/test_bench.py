@@ -1,109 +1,185 @@
-"""The leaderboard: ranks by hand, and one small board from end to end."""
+"""The leaderboard: ranks and tests by hand, and one small board from end to end."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from fedkin.experiments import bench, carry_out
+from fedkin.experiments import bench, carry_out, federations
+from fedkin.experiments.cells import Cells
+from fedkin.experiments.declare import Setting
+from fedkin.experiments.leaderboard import (
+    Board,
+    Entry,
+    board,
+    cliques,
+    critical_difference,
+    front,
+    losing,
+    nemenyi,
+    pareto,
+)
 
 
-def folder(place, accuracy: float, worst: float = 0.1):
-    place.mkdir(parents=True)
-    summary = {
-        "personal": {"mean": accuracy, "worst_decile": worst},
-        "bytes_down": 3e6,
-        "bytes_up": 1e6,
-        "rounds": 2,
-        "clients": 4,
-    }
-    (place / "summary.json").write_text(json.dumps(summary))
-    (place / "cell.json").write_text(json.dumps({"seconds": 2.0}))
-    return place
+def entry(accuracy, tests: int = 200, **fields) -> Entry:
+    values = np.atleast_2d(np.array(accuracy, float))
+    usual = {"megabytes": 0.5, "seconds": 2.0, "lr": 0.1} | fields
+    return Entry(values, np.full(values.shape, tests), **usual)
 
 
-def test_ranks_are_means_over_tracks_and_ties_share(tmp_path):
+def test_ranks_are_means_over_tracks_and_ties_share():
     scores = {"a": (0.9, 0.5), "b": (0.8, 0.7), "c": (0.8, 0.2), "late": (0.99,)}
-    folders = {
-        (name, track, 0): folder(tmp_path / name / track, value)
-        for name, values in scores.items()
-        for track, value in zip(("x", "y"), values)
-    }
-    places = bench.ranked(folders)
+    found = board(
+        {(name, track): entry([v]) for name, values in scores.items() for track, v in zip(("x", "y"), values)}
+    )
     # on x: a 1, b and c share 2 and 3; on y: b 1, a 2, c 3. `late` has no run on y: it is not ranked
-    assert [(p.method, p.rank) for p in places] == [("a", 1.5), ("b", 1.75), ("c", 2.75)]
-    assert places[0].accuracy == {"x": 0.9, "y": 0.5}
-    assert places[0].megabytes == pytest.approx(0.5)  # 4 MB over 2 rounds and 4 clients
-    assert places[0].seconds == 2.0
+    assert [(line.method, line.rank) for line in found.lines] == [("a", 1.5), ("b", 1.75), ("c", 2.75)]
+    assert found.lines[0].accuracy == {"x": 0.9, "y": 0.5}
+    again = Board.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found
 
 
-def test_tracks():
-    assert bench.track("fashion-mnist", "natural") is None
-    natural = bench.track("har", "natural")
-    assert natural is not None
-    assert (natural.partition, natural.clients) == ("by_group", 30)
-    assert bench.track("cifar10", "dirichlet").partition_options == {"alpha": 0.1}
+def test_the_critical_difference_is_demsars():
+    # Demšar (JMLR 2006), sec. 3.2.2: 4 classifiers, 14 data sets, q = 2.569: CD = 1.25
+    assert nemenyi(4, 14) == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), rel=1e-3)
+
+
+def test_cliques_are_the_longest_stretches_within_the_difference():
+    assert cliques([1.0, 1.5, 2.9, 3.2], 2.0) == [(0, 2), (1, 3)]
+    assert cliques([1.0, 5.0, 9.0], 2.0) == []
+    assert cliques([1.0, 1.1, 1.2], 5.0) == [(0, 2)]
+
+
+def test_the_front_has_nobody_better_and_cheaper():
+    assert front([(1, 80), (2, 90), (2, 85), (3, 89), (0, 50)]) == {0, 1, 4}
+
+
+def test_losers_are_clients_decidedly_worse_off_than_alone():
+    alone = entry([[0.80, 0.80, 0.80]])
+    lost = losing(entry([[0.79, 0.70, 0.90]]), alone)
+    # 10 points of 200 tests: standard error of the difference 4.3 points, 1.645 of them are 7.1
+    assert lost.tolist() == [[False, True, False]]
+    scores = {"local": alone, "m": entry([[0.79, 0.70, 0.90]]), "n": alone}
+    found = {line.method: line.losers for line in board({(k, "x"): v for k, v in scores.items()}).lines}
+    assert found == {"local": None, "m": pytest.approx(1 / 3), "n": 0.0}
+
+
+def test_winners_and_those_not_decidedly_below():
+    rng = np.random.default_rng(0)
+    base = rng.normal(0.8, 0.02, (3, 30))
+    noise = rng.normal(0, 0.01, (3, 30))
+    scores = {"fedavg-ft": base, "best": base + 0.05, "near": base + 0.049 + noise, "far": base - 0.1}
+    found = board({(k, "x"): entry(v) for k, v in scores.items()})
+    assert found.winners == {"x": ("best", "near")}
+    against = {line.method: (line.above, line.below) for line in found.lines}
+    assert against == {"fedavg-ft": (None, None), "best": (1, 0), "near": (1, 0), "far": (0, 1)}
+
+
+def test_tests_over_ranks_and_figures(tmp_path):
+    rng = np.random.default_rng(1)
+    found = board(
+        {
+            (f"m{i}", f"t{t}"): entry(0.5 + 0.03 * i + 0.005 * rng.random((3, 5)), megabytes=float(i % 3))
+            for i in range(6)
+            for t in range(5)
+        }
+    )
+    assert found.friedman < 0.01
+    assert found.critical == pytest.approx(nemenyi(6, 5))
+    assert found.lines[0].method == "m5"
+    assert "the 6 methods differ" in found.words()
+    for draw in (critical_difference, pareto):
+        draw(found).savefig(tmp_path / "f.png")
+        assert (tmp_path / "f.png").stat().st_size > 3000
+
+
+def test_tracks_are_what_the_docs_say():
+    assert list(bench.TRACKS) == [
+        "fashion-dirichlet",
+        "fashion-pathological",
+        "fashion-iid",
+        "cifar10-dirichlet",
+        "mnist-rotated",
+        "mnist-feature-shift",
+        "har-natural",
+        "heart-natural",
+    ]
+    for track in bench.TRACKS.values():
+        assert track.setting.rounds >= 50
+        assert track.seeds >= 3
+        if track.setting.examples:
+            assert track.setting.examples * (1 - track.setting.test - track.setting.validation) >= 200
 
 
 @pytest.fixture
 def digits(monkeypatch):
-    """In place of har."""
+    """Two small tracks on digits."""
     from fedkin.data import load
 
-    monkeypatch.setattr(carry_out, "_arrays", lambda data: load("digits"))
-    monkeypatch.setitem(bench.DATA, "har", ("mlp", 1.0))
+    monkeypatch.setattr(federations, "arrays", lambda data: load("digits"))
+    usual = Setting("digits", "iid", 6, 3, "mlp", examples=60, test=0.4, validation=0.1, epochs=2)
+    skewed = replace(usual, partition="pathological")
+    monkeypatch.setattr(bench, "TRACKS", {"even": bench.Track(usual), "skewed": bench.Track(skewed)})
     carry_out._federation.cache_clear()
     yield
     carry_out._federation.cache_clear()
 
 
-def test_a_small_board(tmp_path, digits, capsys):
-    bench.bench(
-        data=["har"],
-        partitions=["iid", "pathological"],
-        methods=["local", "fedavg", "fedprox"],
-        workers=1,
-        out=tmp_path,
-        console=Console(width=200),
-    )
-    board = json.loads((tmp_path / "leaderboard.json").read_text())
-    assert sorted(p["method"] for p in board["methods"]) == ["fedavg", "fedprox", "local"]
-    assert set(board["methods"][0]["accuracy"]) == {"har iid", "har pathological"}
-    by_name = {p["method"]: p for p in board["methods"]}
+def test_a_small_board(tmp_path, digits, capsys, monkeypatch):
+    options = {"methods": ["local", "fedavg", "fedavg-ft", "fedprox"], "out": tmp_path, "cells": tmp_path / "cells"}
+    bench.bench(**options, workers=1, console=Console(width=200))
+    found = json.loads((tmp_path / "leaderboard.json").read_text())
+    assert sorted(line["method"] for line in found["methods"]) == ["fedavg", "fedavg-ft", "fedprox", "local"]
+    by_name = {line["method"]: line for line in found["methods"]}
+    assert set(by_name["fedavg"]["accuracy"]) == {"even", "skewed"}
     assert by_name["local"]["megabytes"] == 0
     assert by_name["fedavg"]["megabytes"] > 0
-    assert by_name["local"]["accuracy"]["har pathological"] > by_name["fedavg"]["accuracy"]["har pathological"]
+    assert by_name["local"]["accuracy"]["skewed"] > by_name["fedavg"]["accuracy"]["skewed"]
+    assert set(by_name["local"]["lr"].values()) <= set(bench.GRID)
     assert "| method | mean rank |" in (tmp_path / "leaderboard.md").read_text()
+    # the stored cells are enough
+    shutil.rmtree(tmp_path / "runs")
+    monkeypatch.setattr(carry_out, "run_one", lambda *a: pytest.fail("it was run again"))
+    bench.bench(**options, workers=1, console=Console(width=200))
+    assert json.loads((tmp_path / "leaderboard.json").read_text()) == found
+    bench.show_status(*bench.known(options["methods"], ()), Cells(tmp_path / "cells"), Console(width=200))
+    assert "40 of 40" in capsys.readouterr().out  # 4 methods, 2 tracks, 3 rates and 2 more seeds
 
 
-def test_what_bench_does_not_know():
-    with pytest.raises(ValueError, match=r"does not know 'imagenet'. Known: fashion-mnist, cifar10, har"):
-        bench.bench(data=["imagenet"], console=Console())
+def test_the_rate_is_chosen_on_validation(tmp_path):
+    track, cells = bench.TRACKS["heart-natural"], Cells(tmp_path)
+    assert bench.chosen("fedavg", track, cells) is None
+    for (_, job), score in zip(bench.tuning("fedavg", track).items(), (0.5, 0.7, 0.6)):
+        # on the test examples another rate would win
+        cells.put(job, {"seconds": 1.0, "validation": [score, score], "personal": [1 - score]})
+    assert bench.chosen("fedavg", track, cells) == bench.GRID[1]
+
+
+def test_what_bench_does_not_know(tmp_path):
+    with pytest.raises(ValueError, match=r"no track 'imagenet'. Known: fashion-dirichlet"):
+        bench.known((), ["imagenet"])
     with pytest.raises(ValueError, match=r"no method 'fedavrg'"):
-        bench.bench(methods=["fedavrg"], console=Console())
+        bench.known(["fedavrg"], ())
 
 
 def test_what_failed_is_named_and_not_ranked(tmp_path, digits, monkeypatch, capsys):
     whole = carry_out.run_one
 
     def breaks(job, out):
-        if job.method == "fedprox":
+        if job.method == "fedprox" or (job.method == "fedavg" and job.setting.lr == bench.GRID[-1]):
             raise ValueError("it diverged")
         whole(job, out)
 
     monkeypatch.setattr(carry_out, "run_one", breaks)
-    bench.bench(
-        data=["har"],
-        partitions=["iid"],
-        methods=["local", "fedprox"],
-        workers=1,
-        out=tmp_path,
-        console=Console(width=200),
-    )
-    board = json.loads((tmp_path / "leaderboard.json").read_text())
-    assert [p["method"] for p in board["methods"]] == ["local"]
-    assert board["not run"] == ["fedprox on har iid: failed: ValueError: it diverged"]
+    methods = ["local", "fedavg", "fedprox"]
+    bench.bench(methods=methods, out=tmp_path, cells=tmp_path / "cells", workers=1, console=Console(width=200))
+    found = json.loads((tmp_path / "leaderboard.json").read_text())
+    assert {line["method"] for line in found["methods"]} == {"local", "fedavg"}  # one rate that fails is not chosen
+    assert found["failures"] == [f"fedprox on {t}: failed: ValueError: it diverged" for t in ("even", "skewed")]
     assert "it diverged" in (tmp_path / "leaderboard.md").read_text()
     assert "it diverged" in capsys.readouterr().out

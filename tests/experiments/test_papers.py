@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedkin.data import DATASETS
-from fedkin.data.arrays import Arrays
 from fedkin.data.partition import PARTITIONS
-from fedkin.experiments import carry_out
-from fedkin.experiments.carry_out import job, level_seed
-from fedkin.experiments.declare import SCALES, Cell, Claim, Item, Run, Setting, key, scaled
+from fedkin.experiments import carry_out, federations, measures
+from fedkin.experiments.cells import Cells, Job, job
+from fedkin.experiments.declare import SCALES, Cell, Claim, Item, Measure, Run, Setting, tiny
+from fedkin.experiments.estimate import status
+from fedkin.experiments.federations import build, level_seed
+from fedkin.experiments.groups import by_kld
 from fedkin.experiments.outcome import Outcome, half_interval
 from fedkin.experiments.papers import PAPERS, find, items, pfedgat
-from fedkin.experiments.reproduce import write
+from fedkin.experiments.reproduce import show_list, show_status, store_of, write
 from fedkin.methods import METHODS, method
 from fedkin.models import MODELS
 from fedkin.results.comparison import parse
@@ -26,33 +32,10 @@ ALL = {f"{paper}/{name}": item for paper in PAPERS for name, item in items(paper
 WANTED = [
     *(f"fedcedar/{n}" for n in ("table1", "table2", "fig3", "fig4")),
     *(f"pflic/{n}" for n in ("fig6", "fig7", "fig8", "table4", "fig9", "tables2-3")),
-    *(f"pfedgat/{n}" for n in ("table1", "table2", "table3", "table4", "fig2", "fig3", "fig4", "feedback")),
+    *(f"pfedgat/{n}" for n in ("table1", "table2", "table3", "table4", "fig2", "fig3", "fig4", "feedback", "leak")),
     *(f"dcpfl/{n}" for n in ("fig1", "fig2", "fig3", "fig4-5", "fig6", "fig7", "fig8", "fig9", "fig10")),
     *(f"dcpfl/{n}" for n in ("table1", "table2")),
 ]
-
-
-@pytest.fixture
-def made_data(monkeypatch):
-    """Pictures of noise with a class-dependent brightness, in the shapes of the real sets."""
-
-    def arrays(data: str) -> Arrays:
-        rng = np.random.default_rng(0)
-        side, channels, classes = (28, 1, 10) if "mnist" in data else (32, 3, 100 if data == "cifar100" else 10)
-        rows = 8000
-        y = np.arange(rows) % classes
-        x = rng.integers(0, 100, (rows, side, side, channels)) + (155 * y // classes)[:, None, None, None]
-        return Arrays(
-            x.astype(np.uint8), y.astype(np.int64), classes, image=True, mean=(100.0,), std=(60.0,), train=7000
-        )
-
-    kept: dict[str, Arrays] = {}
-    monkeypatch.setattr(carry_out, "_arrays", lambda data: kept.setdefault(data, arrays(data)))
-    for cached in (carry_out._federation, carry_out._draws):
-        cached.cache_clear()
-    yield
-    for cached in (carry_out._federation, carry_out._draws):
-        cached.cache_clear()
 
 
 # ---- declarations
@@ -66,16 +49,20 @@ def test_what_is_declared_can_be_run(name):
     places = [(c.row, c.column) for c in item.cells]
     assert len(places) == len(set(places))
     for cell in item.cells:
-        one = job(cell, SCALES["tenth"], 0)
-        label, fields = parse(one.method)
+        label, fields = parse(job(cell, "full", 0).method)
         fields.pop("nodes", None)
-        assert label in METHODS
-        method(label, **fields)
-        assert cell.setting.data in DATASETS
-        assert cell.setting.partition in PARTITIONS
-        assert cell.setting.model in MODELS
-        PARTITIONS[cell.setting.partition](**cell.setting.partition_options)
+        if label != "oracle-groups":
+            assert label in METHODS
+            method(label, **fields)
+        for setting in filter(None, (cell.at(scale) for scale in SCALES)):
+            assert setting.data in DATASETS
+            assert setting.partition in PARTITIONS
+            assert setting.model in MODELS
+            PARTITIONS[setting.partition](**setting.partition_options)
+            assert not setting.evaluate_every or setting.rounds % setting.evaluate_every == 0
         assert set(cell.paper) <= set(item.measures)
+    assert any(cell.desk for cell in item.cells)
+    assert item.desk, "the sizes at scale desk are to be stated"
     assert set().union(*item.means.values()) <= set(item.columns())
     places += [(row, column) for column in item.means for row in item.rows()]
     for claim in item.claims:
@@ -109,71 +96,158 @@ def test_pfedgats_table_1_has_the_averages_that_it_prints():
 
 
 # ---- scales
-def test_scales():
-    setting = Setting("mnist", "iid", 100, 600, 100, "cnn3", lr=0.01, epochs=5, evaluate_every=10)
-    assert scaled(setting, SCALES["full"]) is setting
-    half, tenth, smoke = (scaled(setting, SCALES[s]) for s in ("half", "tenth", "smoke"))
-    assert (half.rows, half.rounds, half.lr, half.epochs, half.evaluate_every) == (300, 50, 0.01, 5, 5)
-    assert (tenth.clients, tenth.rows, tenth.test, tenth.model) == (50, 80, 0.5, "cnn2")
-    assert (tenth.rounds, tenth.lr, tenth.epochs, tenth.evaluate_every) == (10, 0.05, 2, 1)
-    assert scaled(replace(setting, clients_matter=True), SCALES["tenth"]).clients == 100
-    assert scaled(replace(setting, model="fcnn1"), SCALES["tenth"]).model == "fcnn1"
-    assert (smoke.rows, smoke.rounds, smoke.epochs) == (20, 2, 1)
-    assert scaled(replace(setting, clients=10, rows=6000), SCALES["tenth"]).rows == 120
-    assert scaled(replace(setting, clients=40, rows=6000), SCALES["tenth"]).rows == 100
-    # never more than the paper has, never less than the method needs
-    assert scaled(replace(setting, rows=30, rounds=8), SCALES["tenth"]).rows == 30
-    assert scaled(replace(setting, rounds=8), SCALES["tenth"]).rounds == 8
-    assert scaled(replace(setting, least_rounds=15), SCALES["tenth"]).rounds == 15
+def test_smoke_is_small():
+    setting = Setting("mnist", "iid", 100, 100, "cnn3", examples=600, official_test=100, epochs=5, evaluate_every=10)
+    small = tiny(setting)
+    assert (small.clients, small.examples, small.rounds, small.epochs, small.evaluate_every) == (20, 20, 2, 1, 1)
+    assert (small.width, small.official_test) == (0.25, 0)
 
 
-def test_seeds_of_a_scale():
-    assert ALL["pfedgat/table1"].seeds_at(SCALES["tenth"]) == 1  # 135 cells
-    assert ALL["pfedgat/table1"].seeds_at(SCALES["full"]) == 3
-    assert ALL["fedcedar/table1"].seeds_at(SCALES["tenth"]) == 3  # 60 cells
-    assert ALL["fedcedar/table1"].seeds_at(SCALES["smoke"]) == 1
+def test_at_desk_every_claim_has_three_seeds():
+    for name, item in ALL.items():
+        assert not item.claims or item.seeds_at("desk") >= 3, name
+        assert item.seeds_at("smoke") == 1
 
 
-def test_a_part_of_the_rounds_in_a_methods_options():
-    cell = Cell(
-        "a", "b", "dcpfl-nodc,start_rounds={eighth}", Setting("mnist", "iid", 4, 40, 400, "mlp", least_rounds=20)
+def test_a_column_is_run_at_desk_as_a_whole_or_not_at_all():
+    for name, item in ALL.items():
+        for column in item.columns():
+            there = [cell.desk is not None for cell in item.cells if cell.column == column]
+            rows_vary = name == "pflic/fig6"  # its rows are numbers of clients
+            assert all(there) or not any(there) or rows_vary, (name, column)
+
+
+def test_svhn_is_not_run_at_desk():
+    assert not [c for item in ALL.values() for c in item.cells if c.desk is not None and c.desk.data == "svhn"]
+
+
+def test_full_is_the_papers_setting():
+    """Nobody is cut to the mean size; splits and test sets are the paper's."""
+    settings = {name: [c.setting for c in item.cells] for name, item in ALL.items()}
+    assert not [name for name, found in settings.items() if any(s.examples for s in found)]
+    for one in settings["fedcedar/table1"]:
+        assert (one.test, one.validation, one.clients, one.participation) == (0.2, 0.0, 100, 0.3)
+    assert {s.train_examples for s in settings["dcpfl/table1"]} == {1000}
+    assert all(s.official_test for s in settings["dcpfl/table1"] + settings["pflic/fig7"])
+    rotated = settings["pflic/fig7"][0]
+    assert rotated.train_examples * rotated.clients == 4 * 60_000
+    assert rotated.official_test * rotated.clients <= 4 * 10_000
+
+
+# ---- federations
+def test_official_tests_follow_the_clients_labels(made_data):
+    setting = Setting(
+        "mnist", "primary_secondary", 6, 2, "mlp", {"primary_low": 0.6}, train_examples=300, official_test=50
     )
-    assert job(cell, SCALES["full"], 0).method == "dcpfl-nodc,start_rounds=50"
-    assert job(cell, SCALES["tenth"], 0).method == "dcpfl-nodc,start_rounds=8"
+    made = build(setting, 1)
+    y = made.arrays.y
+    for split in made.splits:
+        assert (len(split.train), len(split.validation), len(split.test)) == (300, 0, 50)
+        assert split.train.max() < 7000 <= split.test.min()
+        assert len(set(split.train.tolist())) == 300
+        shares = [np.bincount(y[part], minlength=10) / len(part) for part in (split.train, split.test)]
+        assert np.abs(shares[0] - shares[1]).max() < 0.03
+    again = build(setting, 1)
+    assert all((a.train == b.train).all() and (a.test == b.test).all() for a, b in zip(made.splits, again.splits))
 
 
-def test_equal_cells_are_one_run_and_others_are_not():
-    setting = Setting("mnist", "iid", 4, 400, 100, "mlp")
-    cell = Cell("a", "b", "fedavg", setting)
-    name = job(cell, SCALES["full"], 0).name
-    assert job(replace(cell, row="another", column="place"), SCALES["full"], 0).name == name
-    for other in (
-        job(cell, SCALES["full"], 1),
-        job(cell, SCALES["half"], 0),
-        job(replace(cell, method="fedprox"), SCALES["full"], 0),
-        job(replace(cell, setting=replace(setting, lr=0.02)), SCALES["full"], 0),
-    ):
-        assert other.name != name
+def test_rotated_clients_share_images_only_across_rotations(made_data):
+    made = build(Setting("mnist", "rotated", 8, 2, "mlp", train_examples=3500, official_test=10), 0)
+    turns = made.partition.turns
+    for turn in range(4):
+        own = [made.splits[c].train for c in np.flatnonzero(turns == turn)]
+        assert sorted(np.concatenate(own).tolist()) == list(range(7000))  # all images in every rotation, once
+
+
+def test_official_tests_leave_all_training_examples(made_data):
+    made = build(Setting("mnist", "iid", 5, 2, "mlp", official_test=20), 0)
+    assert [len(s.train) for s in made.splits] == [1400] * 5
 
 
 def test_levels_of_heterogeneity_are_thirds_of_the_range(made_data):
     klds = {}
     for level in ("Low", "Mid", "High"):
-        setting = Setting("mnist", "primary_secondary", 10, 100, 5, "mlp", level=level)
-        seed = level_seed(key(setting), 3)
+        setting = Setting("mnist", "primary_secondary", 10, 5, "mlp", level=level)
+        seed = level_seed(setting, 3)
         assert 300 <= seed < 400
-        drawn = carry_out._draws("mnist", "primary_secondary", "{}", 10, 3)
+        drawn = federations.draws("mnist", "primary_secondary", (), 10, 3)
         klds[level] = (drawn[seed - 300] - min(drawn)) / (max(drawn) - min(drawn))
     assert klds["Low"] < 1 / 3 < klds["Mid"] < 2 / 3 < klds["High"]
 
 
+def test_the_oracle_groups_clients_by_their_labels():
+    counts = np.array([[9, 1, 0], [8, 2, 0], [0, 1, 9], [1, 0, 9]])
+    assert by_kld(counts, count=2) in ((0, 0, 1, 1), (1, 1, 0, 0))
+    assert len(set(by_kld(counts, share=1.0))) == 1
+    assert len(set(by_kld(counts, share=0.0))) == 4
+
+
+def test_a_naive_dynamic_run_is_fedavg_until_it_splits(made_data, tmp_path):
+    setting = Setting("mnist", "pathological", 6, 4, "mlp", examples=60, validation=0.1, lr=0.1, evaluate_every=1)
+    cells = tuple(
+        Cell(row, "c", label, setting)
+        for row, label in (("FedAvg", "fedavg"), ("naive", "oracle-groups,count=2,start=2"))
+    )
+    item = Item("", "", cells, {"accuracy": measures.personal}, figure_needs=("curve", "group_count"), seeds=1)
+    made = carry_out.carry_out("p/x", item, "full", tmp_path, Cells(tmp_path / "cells"), workers=1)
+    one, two = (made.runs[row, "c"][0].result["kept"] for row in ("FedAvg", "naive"))
+    assert one["curve"]["personal_loss"][:2] == two["curve"]["personal_loss"][:2]
+    assert one["curve"]["personal_loss"][2] != two["curve"]["personal_loss"][2]
+    assert [v for _, v in two["group_count"]] == [1, 1, 2, 2]
+
+
+# ---- cells
+def test_equal_cells_are_one_run_and_others_are_not():
+    setting = Setting("mnist", "iid", 4, 100, "mlp", examples=400)
+    cell = Cell("a", "b", "fedprox,mu=1,sampling=size", setting, replace(setting, rounds=10))
+    name = job(cell, "full", 0).name
+    for same in (
+        replace(cell, row="another", column="place"),
+        replace(cell, method="fedprox,sampling=size,mu=1"),
+        replace(cell, setting=replace(setting, evaluate_every=5)),  # measuring changes no result
+    ):
+        assert job(same, "full", 0).name == name
+    for other in (
+        job(cell, "full", 1),
+        job(cell, "desk", 0),
+        job(replace(cell, method="fedprox,mu=2,sampling=size"), "full", 0),
+        job(replace(cell, setting=replace(setting, lr=0.02)), "full", 0),
+        job(replace(cell, setting=replace(setting, partition_options={"alpha": 1})), "full", 0),
+    ):
+        assert other.name != name
+
+
+def test_a_key_knows_only_what_differs_from_the_defaults():
+    """A new field with a default must keep every stored result."""
+    assert Setting("mnist", "iid", 4, 10, "mlp", lr=0.2).changed() == {
+        "data": "mnist",
+        "partition": "iid",
+        "clients": 4,
+        "rounds": 10,
+        "model": "mlp",
+        "lr": 0.2,
+    }
+
+
+def test_keys_do_not_move():
+    """Stored results are found by these names."""
+    cell = Cell("a", "b", "fedavg", Setting("mnist", "shards", 50, 100, "fcnn2", width=0.3, examples=500))
+    assert job(cell, "full", 2).name == "mnist-shards-8fd3c809/fedavg/seed-2"
+
+
 # ---- outcomes
+SETTING = Setting("mnist", "iid", 4, 10, "mlp", examples=40)
+
+
 def outcome(values: dict[str, list[float | None]], claims: tuple[Claim, ...] = (), **item) -> Outcome:
-    setting = Setting("mnist", "iid", 4, 40, 10, "mlp")
-    cells = tuple(Cell(row, "c", "fedavg", setting, {"accuracy": 0.5}) for row in values)
-    made = Item("a title", "Table 9", cells, {"accuracy": lambda run: values[run.cell.row][run.seed]}, claims, **item)
-    runs = {(c.row, "c"): [Run(c, seed, Path()) for seed in range(len(values[c.row]))] for c in cells if values[c.row]}
-    return Outcome("paper/table9", made, SCALES["tenth"], runs, {}, 60.0)
+    """One number for each seed."""
+    cells = tuple(Cell(row, "c", "fedavg", SETTING, None, {"accuracy": 0.5}) for row in values)
+    measure = Measure(lambda run: values[run.cell.row][run.seed], style="percent")
+    made = Item("a title", "Table 9", cells, {"accuracy": measure}, claims, **item)
+    runs = {
+        (c.row, "c"): [Run(c, SETTING, seed, {}) for seed in range(len(values[c.row]))] for c in cells if values[c.row]
+    }
+    return Outcome("paper/table9", made, "desk", runs, {}, 60.0)
 
 
 def test_intervals_are_students():
@@ -194,61 +268,101 @@ def test_verdicts():
         },
         claims,
     )
-    assert [v for _, v, _, _ in made.claims()] == ["held", "not held", "undecided", "not measured"]
+    assert [one.verdict for one in made.claims()] == ["held", "not held", "undecided", "not measured"]
     header, rows = made.claim_table()
     assert header == ["claim", "c"]
-    assert rows[0] == ["A above B (accuracy)", "held +9.67 ± 1.43"]
-    assert rows[3] == ["A above E (accuracy)", "not measured"]
-    # one seed decides nothing
-    single = outcome({"A": [0.9], "B": [0.1]}, claims[:1])
-    assert single.claims()[0][1] == "undecided"
+    assert rows[0] == ["A above B (accuracy)", "held +9.67 [+8.23, +11.10]"]
+    assert rows[3][1].startswith("not measured: ")
+    assert "Claims: 1 held, 1 not held, 1 undecided, 1 not measured." in made.markdown()
+
+
+def test_one_seed_decides_nothing():
+    claims = (Claim(("A", "c"), ("B", "c"), "accuracy"),)
+    for seeds, word in ((1, "one seed"), (2, "two seeds")):
+        made = outcome({"A": [0.9] * seeds, "B": [0.1] * seeds}, claims)
+        assert made.claims()[0].verdict == word
+        assert made.claim_table()[1][0][1] == f"{word} +80.00"
+
+
+def test_clients_are_the_unit_where_there_are_any():
+    """Three seeds whose means differ by little are decided by their clients."""
+    rng = np.random.default_rng(0)
+    base = rng.normal(0.8, 0.05, (3, 40))
+    values = {"A": base + 0.01 + rng.normal(0, 0.005, base.shape), "B": base}
+    cells = tuple(Cell(row, "c", "fedavg", SETTING) for row in values)
+    claims = (Claim(("A", "c"), ("B", "c"), "accuracy"), Claim(("A", "c"), ("B", "c"), "std"))
+    item = Item("", "", cells, {"accuracy": measures.personal, "std": measures.spread_over_clients}, claims)
+    runs = {
+        (c.row, "c"): [Run(c, SETTING, s, {"personal": values[c.row][s].tolist()}) for s in range(3)] for c in cells
+    }
+    made = Outcome("p/i", item, "desk", runs, {}, 0.0)
+    first, second = made.claims()
+    assert (first.verdict, second.verdict) == ("held", "undecided")
+    assert 0.007 < first.judgment.low < first.judgment.mean < first.judgment.high < 0.013
+    found = made.to_json()["claims"][0]
+    assert found["interval"] == pytest.approx([first.judgment.low, first.judgment.high], rel=1e-4)
+
+
+def test_a_run_that_did_not_converge_decides_nothing():
+    claims = (Claim(("A", "c"), ("B", "c"), "seconds"),)
+    made = outcome({"A": [30.0, 31.0, 32.0], "B": [None, None, None]})
+    measure = replace(made.item.measures["accuracy"], needs=("curve",), style="number")
+    made = replace(made, item=replace(made.item, claims=claims, measures={"seconds": measure}))
+    one = made.claims()[0]
+    assert (one.verdict, one.reason) == ("not measured", "B did not converge")
+    assert made.table("seconds")[1][1][1] == "not converged"
 
 
 def test_a_seed_that_failed_is_seen():
     made = outcome({"A": [0.5, 0.7], "B": [0.2]})
     failed = replace(made, missing={("B", "c"): "failed: ValueError: it diverged (at once)"})
     assert [r[1] for r in failed.table("accuracy")[1]] == ["60.00 ± 127.06 (50.00)", "20.00 [1 of 2] (50.00)"]
-    assert "Not run: B, c: failed: ValueError: it diverged." in failed.markdown()
+    assert "Failed: ValueError: it diverged: B, c." in failed.markdown()
 
 
 def test_never_is_later_than_the_last_round():
     claims = (Claim(("slow", "c"), ("fast", "c"), "rounds to 50%"),)
     made = outcome({"slow": [None, None, 9.0], "fast": [2.0, 3.0, 2.0], "B": []})
     item = replace(made.item, claims=claims, measures={"rounds to 50%": made.item.measures["accuracy"]})
-    verdict, mean, _ = replace(made, item=item).verdict(claims[0])
-    assert verdict == "held"
-    assert mean == pytest.approx((9 + 8 + 7) / 3)  # of 10 rounds: never is 11
+    one = replace(made, item=item).judged(claims[0])
+    assert one.verdict == "held"
+    assert one.judgment.mean == pytest.approx((9 + 8 + 7) / 3)  # of 10 rounds: never is 11
     nobody = outcome({"slow": [None], "fast": [None]})
     item = replace(nobody.item, claims=claims, measures={"rounds to 50%": nobody.item.measures["accuracy"]})
-    assert replace(nobody, item=item).verdict(claims[0])[0] == "not measured"
+    one = replace(nobody, item=item).judged(claims[0])
+    assert (one.verdict, one.reason) == ("not measured", "neither reached it")
 
 
 def test_what_is_not_a_number_decides_nothing():
     claims = (Claim(("A", "c"), ("B", "c"), "accuracy"),)
-    assert outcome({"A": [np.nan, np.nan], "B": [0.1, 0.2]}, claims).claims()[0][1] == "not measured"
+    assert outcome({"A": [np.nan] * 3, "B": [0.1, 0.2, 0.3]}, claims).claims()[0].verdict == "not measured"
 
 
 def test_columns_of_means():
-    setting = Setting("mnist", "iid", 4, 40, 10, "mlp")
-    cells = tuple(Cell(row, column, "fedavg", setting) for row in "AB" for column in "xy")
+    cells = tuple(Cell(row, column, "fedavg", SETTING) for row in "AB" for column in "xy")
     table = {("A", "x"): [0.1, 0.2], ("A", "y"): [0.3, 0.6], ("B", "x"): [0.5, 0.5], ("B", "y"): [None, 0.5]}
     item = Item(
         "a title",
         "Table 9",
         cells,
-        {"accuracy": lambda run: table[run.cell.row, run.cell.column][run.seed]},
+        {"accuracy": Measure(lambda run: table[run.cell.row, run.cell.column][run.seed], style="percent")},
         (Claim(("A", "mean"), ("B", "mean"), "accuracy"),),
         means={"mean": ("x", "y")},
         paper_means={("A", "mean"): 0.31},
     )
-    runs = {(c.row, c.column): [Run(c, seed, Path()) for seed in (0, 1)] for c in cells}
-    made = Outcome("paper/table9", item, SCALES["tenth"], runs, {}, 60.0)
+    runs = {(c.row, c.column): [Run(c, SETTING, seed, {}) for seed in (0, 1)] for c in cells}
+    made = Outcome("paper/table9", item, "desk", runs, {}, 60.0)
     assert made.values("A", "mean", "accuracy") == pytest.approx({0: 0.2, 1: 0.4})
     assert made.values("B", "mean", "accuracy") == {1: 0.5}  # seed 0 has a gap
     header, rows = made.table("accuracy")
     assert header[1:] == ["x", "y", "mean"]
     assert rows[0][3] == "30.00 ± 127.06 (31.00)"
-    assert made.verdict(item.claims[0])[1] == pytest.approx(-0.1)
+    assert made.judged(item.claims[0]).judgment.mean == pytest.approx(-0.1)
+    # where clients are the unit, a mean has the clients of all its columns
+    per_client = replace(item, measures={"accuracy": measures.personal})
+    runs = {k: [replace(r, result={"personal": [0.1, 0.2]}) for r in v] for k, v in runs.items()}
+    found = replace(made, item=per_client, runs=runs).clients("A", "mean", "accuracy")
+    assert found[0].tolist() == [0.1, 0.2, 0.1, 0.2]
 
 
 def test_tables_say_what_was_not_reached_and_what_is_not_there():
@@ -256,56 +370,93 @@ def test_tables_say_what_was_not_reached_and_what_is_not_there():
     header, rows = made.table("accuracy")
     assert header == ["accuracy: ours (paper)", "c"]
     assert [r[1] for r in rows] == ["60.00 ± 127.06 (50.00)", "20.00 [1 of 2] (50.00)", "– (50.00)", "– (50.00)"]
-    named = replace(made.item, measures={"rounds to 50%": lambda run: None})
+    named = replace(made.item, measures={"rounds to 50%": Measure(lambda run: None)})
     assert replace(made, item=named).table("rounds to 50%")[1][0][1] == "never"
     text = made.markdown()
-    assert "`fedkin reproduce paper/table9 --scale tenth --seeds 2`" in text  # the item's own would be 3
+    assert "`fedkin reproduce paper/table9 --scale desk --seeds 2`" in text  # the item's own would be 3
     assert json.loads(json.dumps(made.to_json()))["cells"][1]["measures"]["accuracy"]["values"] == [None, 0.2]
 
 
 # ---- runs
+SMALL = Setting("mnist", "iid", 4, 2, "mlp", examples=40)
 TINY = Item(
     "two methods",
     "Table 0",
-    tuple(Cell(m, "mnist", m, Setting("mnist", "iid", 4, 40, 2, "mlp")) for m in ("fedavg", "local")),
-    {"accuracy": lambda run: run.summary["personal"]["mean"]},
+    tuple(Cell(m, "mnist", m, SMALL) for m in ("fedavg", "local")),
+    {"accuracy": measures.personal},
     seeds=2,
 )
 
 
+def tried(item: Item, out: Path, **options) -> Outcome:
+    return carry_out.carry_out("paper/tiny", item, "full", out, Cells(out / "cells"), workers=1, **options)
+
+
 def test_finished_runs_are_not_run_again(tmp_path, made_data, monkeypatch):
-    first = carry_out.carry_out("paper/tiny", TINY, SCALES["full"], tmp_path, workers=1)
-    assert {place: len(runs) for place, runs in first.runs.items()} == {("fedavg", "mnist"): 2, ("local", "mnist"): 2}
+    first = tried(TINY, tmp_path)
+    assert {index: len(runs) for index, runs in first.runs.items()} == {("fedavg", "mnist"): 2, ("local", "mnist"): 2}
     assert first.seconds > 0
     monkeypatch.setattr(carry_out, "run_one", lambda *a: pytest.fail("it was run again"))
-    again = carry_out.carry_out("paper/tiny", TINY, SCALES["full"], tmp_path, workers=1)
-    assert again.to_json() == first.to_json()
+    assert tried(TINY, tmp_path).to_json() == first.to_json()
+    # the stored cells are enough: no run folder is needed
+    shutil.rmtree(tmp_path / "runs")
+    assert tried(TINY, tmp_path).to_json() == first.to_json()
+    # and the run folders are enough
     with pytest.raises(pytest.fail.Exception, match="run again"):
-        carry_out.carry_out("paper/tiny", TINY, SCALES["full"], tmp_path, seeds=3, workers=1)
+        tried(TINY, tmp_path, seeds=3)
+
+
+def test_what_another_item_needs_is_taken_from_the_finished_run(tmp_path, made_data, monkeypatch):
+    tried(TINY, tmp_path)
+    monkeypatch.setattr(carry_out, "run_one", lambda *a: pytest.fail("it was run again"))
+    more = replace(TINY, figure_needs=("labels",))
+    assert len(tried(more, tmp_path).runs["fedavg", "mnist"][0].result["kept"]["labels"]) == 4
+    shutil.rmtree(tmp_path / "runs")
+    with pytest.raises(pytest.fail.Exception, match="run again"):
+        tried(replace(TINY, figure_needs=("mixing",)), tmp_path)
+
+
+def test_needs_of_all_items_together():
+    one = replace(TINY, figure_needs=("labels",))
+    two = replace(TINY, figure_needs=("mixing",), cells=TINY.cells[:1])
+    found = carry_out.needs({"p/one": one, "p/two": two}, "full")
+    assert {name.split("/")[1]: keep for name, keep in found.items()} == {
+        "fedavg": {"labels", "mixing"},
+        "local": {"labels"},
+    }
+
+
+def test_a_stored_cell_is_small(tmp_path, made_data):
+    tried(TINY, tmp_path)
+    files = list((tmp_path / "cells").rglob("*.json"))
+    assert len(files) == 2
+    assert all(path.stat().st_size < 3000 for path in files)
+    found = json.loads(files[0].read_text())
+    assert set(found) == {"method", "setting", "runs"}
+    assert set(found["runs"]) == {"0", "1"}
 
 
 def test_only_some_rows(tmp_path, made_data):
-    made = carry_out.carry_out("paper/tiny", TINY, SCALES["full"], tmp_path, seeds=1, only=("local",), workers=1)
-    assert list(made.runs) == [("local", "mnist")]
+    assert list(tried(TINY, tmp_path, seeds=1, only=("local",)).runs) == [("local", "mnist")]
     with pytest.raises(ValueError, match=r"leaves nothing of paper/tiny; its rows: fedavg, local"):
-        carry_out.carry_out("paper/tiny", TINY, SCALES["full"], tmp_path, only=("fedprox",), workers=1)
+        tried(TINY, tmp_path, only=("fedprox",))
 
 
 def test_data_that_is_not_there_is_said_and_the_rest_is_run(tmp_path, made_data, monkeypatch):
-    arrays = carry_out._arrays
+    arrays = federations.arrays
 
     def absent(data):
         if data == "svhn":
             raise FileNotFoundError("SVHN is not here: put it there.")
         return arrays(data)
 
-    monkeypatch.setattr(carry_out, "_arrays", absent)
-    other = replace(TINY.cells[0], column="svhn", setting=replace(TINY.cells[0].setting, data="svhn"))
-    item = replace(TINY, cells=(*TINY.cells, other))
-    made = carry_out.carry_out("paper/tiny", item, SCALES["full"], tmp_path, seeds=1, workers=1)
+    monkeypatch.setattr(federations, "arrays", absent)
+    other = replace(TINY.cells[0], column="svhn", setting=replace(SMALL, data="svhn"))
+    made = tried(replace(TINY, cells=(*TINY.cells, other)), tmp_path, seeds=1)
     assert made.missing == {("fedavg", "svhn"): "SVHN is not here: put it there."}
     assert ("fedavg", "mnist") in made.runs
-    assert "No data for svhn: SVHN is not here" in made.markdown()
+    assert "SVHN is not here: put it there: svhn." in made.markdown()
+    assert made.table("accuracy")[1][0][2] == "no data"
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, made_data, monkeypatch):
@@ -317,21 +468,28 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, made_data, monkeypa
         whole(job, out)
 
     monkeypatch.setattr(carry_out, "run_one", fails)
-    made = carry_out.carry_out("paper/tiny", TINY, SCALES["full"], tmp_path, seeds=1, workers=1)
+    made = tried(TINY, tmp_path, seeds=1)
     assert made.missing == {("local", "mnist"): "failed: RuntimeError: the loss is not finite"}
     assert made.table("accuracy")[1][1][1] == "failed"
     assert ("fedavg", "mnist") in made.runs
+    assert list(Cells(tmp_path / "cells").failures.values()) == ["failed: RuntimeError: the loss is not finite"]
+    monkeypatch.setattr(carry_out, "run_one", whole)  # it was mended
+    assert not tried(TINY, tmp_path, seeds=1).missing
+    assert not Cells(tmp_path / "cells").failures
 
 
 def test_side_by_side_and_one_by_one_give_the_same(tmp_path, real_data):
     real_data("mnist/train-labels-idx1-ubyte.gz")
-    one = carry_out.carry_out("paper/tiny", TINY, SCALES["full"], tmp_path / "one", workers=1)
-    two = carry_out.carry_out("paper/tiny", TINY, SCALES["full"], tmp_path / "two", workers=2)
-    assert one.to_json()["cells"] == two.to_json()["cells"]
+    found = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        made = carry_out.carry_out("paper/tiny", TINY, "full", out, Cells(out / "cells"), workers=workers)
+        found.append(made.to_json()["cells"])
+    assert found[0] == found[1]
 
 
 def smoke(name: str, out: Path) -> Outcome:
-    made = carry_out.carry_out(name, ALL[name], SCALES["smoke"], out, workers=1)
+    made = carry_out.carry_out(name, ALL[name], "smoke", out, Cells(out / "cells"), workers=1)
     assert not made.missing
     assert all(len(made.runs[c.row, c.column]) == 1 for c in ALL[name].cells)
     files = write(made, out)
@@ -340,7 +498,7 @@ def smoke(name: str, out: Path) -> Outcome:
     return made
 
 
-@pytest.mark.parametrize("name", ["fedcedar/fig3", "pfedgat/fig4", "dcpfl/fig10"])
+@pytest.mark.parametrize("name", ["fedcedar/fig3", "pfedgat/fig4", "dcpfl/fig10", "dcpfl/fig3"])
 def test_smoke(name, tmp_path, made_data):
     made = smoke(name, tmp_path)
     headline = next(iter(made.item.measures))
@@ -359,3 +517,29 @@ def test_find():
         find("fedcedar/table9")
     with pytest.raises(ValueError, match=r"no paper 'fedsedar'. Did you mean fedcedar"):
         find("fedsedar/table1")
+
+
+# ---- what is left
+def test_status_and_list(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    show_status(["fedcedar/fig3"], "desk", None, store_of(None, "desk", tmp_path), Console(width=200))
+    assert "0 of 9" in capsys.readouterr().out
+    show_list(None, Console(width=250))
+    told = capsys.readouterr().out
+    assert all(name in told for name in WANTED)
+
+
+def test_the_time_left_is_learned_from_runs_that_are_done(tmp_path):
+    cells = Cells(tmp_path)
+    jobs = [Job("fedavg", SMALL, seed) for seed in range(3)]
+    cells.put(jobs[0], {"seconds": 100.0})
+    found = status(jobs, cells, {})
+    assert (found.done, found.total, found.spent) == (1, 3, 100.0)
+    assert found.left == pytest.approx(200.0)  # two more seeds of the same
+    others = [*jobs[:1], Job("fedprox", SMALL, 0)]
+    assert status(others, cells, {}).left == pytest.approx(100.0)  # counted alike, on the same data
+
+
+def test_listing_does_not_wait_for_torch():
+    code = "import sys; from fedkin.cli.reproduce import command; command(['--list']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from fedkin.methods.dcpfl import discrepancy as module
-from fedkin.methods.dcpfl.discrepancy import cut, filled, group_tree, labels_at, layer_discrepancy, pairwise_discrepancy
+from fedkin.methods.dcpfl.discrepancy import (
+    cut,
+    filled,
+    gamma_for,
+    group_tree,
+    labels_at,
+    layer_discrepancy,
+    pairwise_discrepancy,
+)
 from fedkin.methods.dcpfl.layerwise import averaged, overall, pick, put, stacked
 
 LAYERS = [torch.arange(0, 30), torch.arange(30, 47), torch.tensor([47, 49, 48, 50])]
@@ -94,25 +102,30 @@ def test_a_hundred_models_of_a_million_numbers_take_seconds_and_little_memory():
 
 
 # ---- eq. (5)
-@pytest.mark.parametrize("scale", ["common", "model"])
+@pytest.mark.parametrize("scale", ["model", "own", "layer", "layer_own"])
 def test_layer_discrepancy_is_equation_5(scale):
     w = models()
     center = w.mean(0)
     expected = []
     for at in LAYERS:
-        part, middle, total = w[:, at].double().numpy(), center[at].double().numpy(), 0.0
-        for row in part:
-            if scale == "common":
-                a, b = scaled(row, part.min(), part.max()), scaled(middle, part.min(), part.max())
+        whole, middle, total = w.double().numpy(), center.double().numpy(), 0.0
+        inside = at.numpy() if scale.startswith("layer") else np.arange(51)
+        for row in whole:
+            if scale.endswith("own"):
+                of_row, of_center = row[inside], middle[inside]
             else:
-                a, b = scaled(row, row.min(), row.max()), scaled(middle, middle.min(), middle.max())
+                of_row = of_center = whole[:, inside]
+            a = scaled(row[at.numpy()], of_row.min(), of_row.max())
+            b = scaled(middle[at.numpy()], of_center.min(), of_center.max())
             total += np.abs(a - b).sum() / len(at)
         expected.append(total / len(w))
     np.testing.assert_allclose(layer_discrepancy(w, center, LAYERS, scale).numpy(), expected, rtol=1e-5)
 
 
-def test_a_group_of_one_has_no_layer_discrepancy():
-    assert not layer_discrepancy(models(1), models(1)[0], LAYERS).any()
+@pytest.mark.parametrize("scale", ["model", "own", "layer", "layer_own"])
+def test_a_group_of_one_has_no_layer_discrepancy(scale):
+    assert not layer_discrepancy(models(1), models(1)[0], LAYERS, scale).any()
+    assert not layer_discrepancy(torch.zeros(3, 51), torch.zeros(51), LAYERS, scale).any()
 
 
 # ---- pairs never seen together
@@ -171,6 +184,14 @@ def test_cuts_are_nested_from_one_group_to_singletons():
         assert torch.equal(fine.unique(), torch.arange(int(fine.max()) + 1))
 
 
+def test_the_tree_can_be_cut_into_a_given_number_of_groups():
+    tree = group_tree(pairwise_discrepancy(models(7)))
+    for groups in range(1, 8):
+        assert len(cut(tree, gamma_for(tree, groups)).unique()) == groups
+    assert gamma_for(tree, 9) == 0.0
+    assert gamma_for(group_tree(torch.zeros(1, 1)), 2) == 1.0
+
+
 def test_models_that_are_alike_are_still_alone_at_0_and_together_above():
     tree = group_tree(torch.zeros(3, 3))
     assert torch.equal(cut(tree, 0.0), torch.arange(3))
@@ -202,13 +223,24 @@ def test_only_what_is_due_is_averaged_and_a_group_that_sent_nothing_stays():
     groups = {
         "models": torch.tensor([[10.0, 20], [30, 40]]),
         "version": torch.zeros(2, 2, dtype=torch.long),
+        "since": torch.zeros(2, 2, dtype=torch.long),
         "spread": torch.full((2, 2), torch.inf, dtype=torch.double),
         "shares": torch.full((2, 2, 4), 0.25),
     }
     due = torch.tensor([[True, False], [True, True]])
     rows, ids, n = torch.tensor([[1.0, 0], [4, 0]]), torch.tensor([1, 3]), torch.tensor([10, 20])
     out = averaged(
-        groups, torch.tensor([0, 0]), rows, due, ids=ids, n=n, now=7, owner=owner, parameters=2, scale="common"
+        groups,
+        torch.tensor([0, 0]),
+        rows,
+        due,
+        ids=ids,
+        n=n,
+        now=7,
+        owner=owner,
+        parameters=2,
+        scale="model",
+        drift="raw",
     )
     assert out["models"].tolist() == [[3, 20], [30, 40]]
     assert out["version"].tolist() == [[7, 0], [0, 0]]

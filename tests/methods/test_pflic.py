@@ -37,7 +37,7 @@ class Smooth(nn.Module):
         return self.fc2(torch.tanh(self.fc1(x.flatten(1))))
 
 
-PLAIN = PFLIC(restarts=1, reseed_empty=False)  # the paper's algorithm without our two additions
+PLAIN = PFLIC()  # the paper's algorithm without our two additions
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +97,26 @@ class Plain:
         total = sum(self.n[j] for j in clients)
         return {name: sum(self.n[j] / total * trained[j][name] for j in clients) for name in self.names}
 
-    def pflic(self, rounds, *, k, layer, rho, threshold, stable_rounds, restarts, restart_rounds, reseed):
+    def pflic(
+        self,
+        rounds,
+        *,
+        k,
+        layer,
+        rho,
+        threshold,
+        stable_rounds,
+        restarts,
+        restart_rounds,
+        reseed,
+        shared_from="clients",
+    ):
         """Algorithms 1 to 3. `layer` is the shared one."""
         common = [name for name in self.names if name.startswith(layer)]
         everybody = range(len(self.fed))
         starts = []
         for s in range(restarts):
             models = [self.start(s * k + i) for i in range(k)]
-            for model in models:
-                model.update({name: models[0][name] for name in common})
             starts.append({"models": models, "id": {}, "losses": {j: [] for j in everybody}, "calm": 0, "mean": 0.0})
         phase, turns, log = 1, Counter(), []
         for t in range(1, rounds + 1):
@@ -142,10 +153,11 @@ class Plain:
                 for i in range(k):  # lines 26 to 28
                     if members := [j for j in trained if start["id"][j] == i]:
                         start["models"][i] = self.mean(trained, members)
+                clusters = {n: sum(model[n] for model in start["models"]) / k for n in common}  # line 28
                 empty = [i for i in range(k) if i not in start["id"].values()]
                 if reseed and empty and phase == 1:
                     start["models"][empty[0]] = dict(trained[max(now)[1]])
-                everyones = self.mean(trained, trained)
+                everyones = clusters if shared_from == "clusters" else self.mean(trained, trained)
                 for model in start["models"]:
                     model.update({name: everyones[name] for name in common})
                 start["calm"] = 0 if changes else start["calm"] + 1
@@ -158,10 +170,13 @@ class Plain:
         return starts[0], log
 
 
-@pytest.mark.parametrize(("restarts", "reseed"), [(1, False), (3, True)])
-def test_the_whole_algorithm_in_plain_loops(fed, restarts, reseed):
+@pytest.mark.parametrize(
+    ("restarts", "reseed", "shared_from"), [(1, False, "clients"), (3, True, "clients"), (1, False, "clusters")]
+)
+def test_the_whole_algorithm_in_plain_loops(fed, restarts, reseed, shared_from):
     rounds = 11
     settings = {"rho": 0.6, "threshold": 2, "stable_rounds": 2, "restarts": restarts, "restart_rounds": 3}
+    settings["shared_from"] = shared_from
     got = run(PFLIC(shared=("fc1",), reseed_empty=reseed, **settings), fed, rounds=rounds)
     plain = Plain(fed)
     want, log = plain.pflic(rounds, k=4, layer="fc1", reseed=reseed, **settings)
@@ -309,7 +324,7 @@ def test_stability_is_so_many_rounds_without_a_change(small):
 def test_an_empty_cluster_is_seeded_with_the_worst_served_client(small):
     n = [1, 3, 4]
     replies = answers(small, [0, 1, 2], [10, 20, 50], [[0], [0], [2]], [1.0, 9.0, 4.0], n)
-    method = PFLIC(clusters=4, restarts=1)
+    method = PFLIC(clusters=4, reseed_empty=True)
     after = method.merge(method.init(server(small, n)), Message(), replies)
     assert after["models"][1, :65].unique().item() == 20, "client 1 has the largest loss"
     assert after["models"][3, :65].unique().item() == 3, "one cluster a round"
@@ -339,6 +354,9 @@ def test_replies_that_do_not_fit_are_left_out(small):
 def test_messages_hold_one_shared_layer_and_sets_of_the_rest(small):
     method = PFLIC(clusters=3, restarts=1)
     state = method.init(server(small, [1] * 4))
+    whole = method.send(state, torch.arange(4))  # round 1: k whole models
+    assert [tuple(part.shape) for part in whole.shared] == [(0,), (3, 85)]
+    state = {**state, "round": 1}
     message = method.send(state, torch.arange(4))
     assert [tuple(part.shape) for part in message.shared] == [(20,), (3, 65)]
     assert message.own == ()
@@ -359,8 +377,8 @@ def test_bytes_and_the_papers_costs_are_the_formulas(fed):
     assert told(got, "phase") == [1, 1, 2, 2, 2, 2]
     for row in (*got.history.select("bytes_down"), *got.history.select("bytes_up")):
         up = row.metric == "bytes_up"
-        if row.round <= 2:  # two starts; identity and loss beside the model
-            want = 2 * (size + 2 if up else shared + 4 * rest)
+        if row.round <= 2:  # two starts; identity and loss beside the model; k whole models in round 1
+            want = 2 * (size + 2 if up else 4 * size if row.round == 1 else shared + 4 * rest)
         elif row.client == 11 and row.round == 5:  # it joined: all sets, once
             want = size + 2 if up else shared + 4 * rest
         else:
@@ -449,13 +467,13 @@ def test_rho_zero_is_the_runs_participation(fed):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_four_rotations_of_digits_are_recovered(seed):
     turned = fedkin.federate("digits", partition="rotated", clients=12, seed=seed)
-    got = run(PFLIC(restarts=5), turned, rounds=7, seed=seed, model="mlp")
+    got = run(PFLIC(restarts=5, reseed_empty=True), turned, rounds=7, seed=seed, model="mlp")
     assert told(got, "rand_index")[-1] == 1.0
 
 
 def test_who_comes_late_finds_the_cluster_of_its_rotation(tmp_path):
     turned = fedkin.federate("digits", partition="rotated", clients=12, seed=1)
-    method = PFLIC(restarts=3, restart_rounds=6, stable_rounds=1)
+    method = PFLIC(restarts=3, restart_rounds=6, stable_rounds=1, reseed_empty=True)
     late = {"seed": 1, "arrive": {9: 8, 10: 9}, "model": "mlp", "out": tmp_path}
     before = run(method, turned, rounds=7, **late)
     assert torch.allclose(method.mixing(before.state)["personal"].sum(1), torch.ones(12))
@@ -560,6 +578,32 @@ def test_flags_can_say_which_layers_are_shared():
 def test_impossible_settings_are_refused(wrong, why):
     with pytest.raises(ValueError, match=re.escape(why)):
         PFLIC(**wrong)
+
+
+def test_presets():
+    assert fedkin.method("pflic") == PFLIC(restarts=1, reseed_empty=False)
+    assert fedkin.method("pflic-restarts") == PFLIC(restarts=3, reseed_empty=True)
+
+
+def test_it_says_before_it_starts_what_it_cannot_do(fed):
+    many = run(PFLIC(clusters=14), fed, rounds=5)
+    assert ["14 clusters for 12 clients" in text for text in told(many, "warning")] == [True]
+    short = run(PFLIC(), fed, rounds=4)  # the first identities count as a change: three calm rounds end with round 4
+    assert ["for round 5 at the earliest" in text for text in told(short, "warning")] == [True]
+    assert not told(run(PFLIC(stable_rounds=0), fed, rounds=4), "warning")
+    soon = run(PFLIC(stable_rounds=1, max_unstable_fraction=0.9), fed, rounds=3)
+    assert told(soon, "phase") == [1, 1, 2]
+    assert not told(soon, "warning")
+
+
+def test_the_losses_of_the_k_models_are_computed_once_a_task(fed, monkeypatch):
+    """A round of phase 1 whose participants are measured asks three times for the best model."""
+    from fedkin.client import choice
+
+    seen = []
+    monkeypatch.setattr(choice, "evaluate", lambda net, model, data: seen.append(model) or evaluate(net, model, data))
+    run(PFLIC(), fed, rounds=1)
+    assert len(seen) == 2 * 12 * 4  # twelve clients, four models: in the round and in the evaluation at the end
 
 
 def test_sharing_the_whole_network_is_refused(fed):

@@ -160,7 +160,7 @@ def of(clients):
     splits = tuple(replace(split, train=split.train[:15]) for split in fed.splits)
     if clients == "one":
         splits = splits[:1]
-        return replace(fed, splits=splits, partition=replace(fed.partition, rows=fed.partition.rows[:1]))
+        return replace(fed, splits=splits, partition=replace(fed.partition, indices=fed.partition.indices[:1]))
     return replace(fed, splits=splits)
 
 

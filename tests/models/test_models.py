@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import fedkin
 from fedkin.data import DEFAULT_MODEL
 from fedkin.models import MODELS
-from fedkin.models.build import maker, resolve
+from fedkin.models.build import check_outputs, maker, resolve
 from fedkin.models.cnn import Convolutional
 from fedkin.models.mlp import Dense
 from fedkin.models.network import Network, build
+from fedkin.models.resnet import Block
 
 
 def conv(kernel: int, inputs: int, outputs: int) -> int:
@@ -32,6 +35,8 @@ def fc(inputs: int, outputs: int) -> int:
 
 # name, shape, classes, parameters of each layer, by hand from the table of the papers' networks
 EXPECTED = [
+    ("logistic", (13,), 2, {"fc1": fc(13, 2)}),
+    ("mlp_small", (13,), 2, {"fc1": fc(13, 16), "fc2": fc(16, 2)}),
     ("mlp", (1, 8, 8), 10, {"fc1": fc(64, 64), "fc2": fc(64, 10)}),
     ("mlp", (32,), 4, {"fc1": fc(32, 64), "fc2": fc(64, 4)}),
     ("fcnn1", (1, 28, 28), 10, {"fc1": fc(784, 200), "fc2": fc(200, 10)}),
@@ -118,6 +123,29 @@ EXPECTED = [
 ]
 
 
+# networks with batch norm: name, shape, options, parameters, float buffers
+NORMALIZED = [
+    (
+        "cnn_bn",
+        (1, 28, 28),
+        {},
+        9 * (1 * 32 + 32 * 64 + 64 * 64) + 2 * (32 + 64 + 64) + fc(64 * 3 * 3, 128) + fc(128, 10),
+        2 * (32 + 64 + 64),
+    ),
+    (
+        "resnet",
+        (3, 32, 32),
+        {},
+        9 * (3 * 16 + 16 * 16 * 2 + 16 * 32 + 32 * 32 + 32 * 64 + 64 * 64)
+        + (16 * 32 + 32 * 64)
+        + 2 * (16 * 3 + 32 * 3 + 64 * 3)
+        + fc(64, 10),
+        2 * (16 * 3 + 32 * 3 + 64 * 3),
+    ),
+    ("resnet", (3, 32, 32), {"depth": 18}, 11_173_962, 9_600),  # as everybody counts it
+]
+
+
 def made(name: str, shape: tuple[int, ...], classes: int, **options: float) -> Network:
     return Network(maker(name, shape, classes, 0, options)(0), torch.randn(1, *shape))
 
@@ -133,10 +161,66 @@ def test_layers_and_parameters(name, shape, classes, layers):
 
 
 def test_every_model_is_expected():
-    assert {name for name, *_ in EXPECTED} == MODELS.keys()
+    assert {name for name, *_ in (*EXPECTED, *NORMALIZED)} == MODELS.keys()
 
 
-@pytest.mark.parametrize(("name", "shape", "classes"), {e[0]: e[:3] for e in EXPECTED}.values())
+@pytest.mark.parametrize(("name", "shape", "options", "parameters", "buffers"), NORMALIZED)
+def test_networks_with_batch_norm(name, shape, options, parameters, buffers):
+    net = made(name, shape, 10, **options)
+    assert net.layout.parameters == parameters
+    assert net.layout.size == parameters + buffers
+    assert net.needs_pairs
+    assert net.layout.layers[net.layout.head_layer].name == net.layout.layers[-1].name
+    x = torch.randn(6, *shape)
+    net.train()
+    before = net.vector()
+    assert net(x).shape == (6, 10)
+    assert not torch.equal(net.vector(), before), "running means move"
+    net.eval()
+    torch.testing.assert_close(net(x)[:2], net(x[:2]), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["cnn_bn", "resnet"])
+def test_networks_with_batch_norm_learn(name):
+    torch.manual_seed(0)
+    x, y = torch.randn(32, 3, 16, 16), torch.arange(32) % 4
+    x[:, 0] += y.float()[:, None, None]
+    net = made(name, (3, 16, 16), 4, width=0.5)
+    net.train()
+    losses = []
+    for _ in range(25):
+        slopes = net.gradients(x, y, None, net.parameters)
+        losses.append(float(F.cross_entropy(net(x), y)))
+        for parameter, slope in zip(net.parameters, slopes):
+            parameter.data.sub_(0.1 * slope)
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_a_residual_block_by_hand():
+    torch.manual_seed(0)
+    block = Block(4, 8, 2)
+    x = torch.randn(3, 4, 8, 8)
+    inner = F.conv2d(x, block.conv1.weight, stride=2, padding=1)
+    inner = F.relu(F.batch_norm(inner, None, None, training=True))
+    outer = F.batch_norm(F.conv2d(inner, block.conv2.weight, padding=1), None, None, training=True)
+    side = F.batch_norm(F.conv2d(x, block.shortcut[0].weight, stride=2), None, None, training=True)
+    torch.testing.assert_close(block(x), F.relu(outer + side), atol=1e-5, rtol=1e-5)
+    same = Block(4, 4, 1)
+    assert isinstance(same.shortcut, nn.Identity)
+    assert same(x).shape == x.shape
+
+
+def test_networks_with_batch_norm_refuse():
+    with pytest.raises(ValueError, match="depth=9 must be one of 8, 14, 20, 18"):
+        made("resnet", (3, 32, 32), 10, depth=9)
+    for name in ("resnet", "cnn_bn"):
+        with pytest.raises(ValueError, match=rf"{name} needs images \[channels, height, width\]"):
+            made(name, (32,), 10)
+    with pytest.raises(ValueError, match="at least 8x8"):
+        made("cnn_bn", (1, 7, 28), 10)
+
+
+@pytest.mark.parametrize(("name", "shape", "classes"), {e[0]: e[:3] for e in EXPECTED if e[0] != "logistic"}.values())
 def test_width(name, shape, classes):
     half, full = made(name, shape, classes, width=0.5), made(name, shape, classes)
     first = half.layout.pieces[0].shape[0], full.layout.pieces[0].shape[0]
@@ -289,6 +373,46 @@ def test_refusals(source, error, text):
 def test_a_function_that_makes_no_module():
     with pytest.raises(TypeError, match=r"returned a int; it must return an nn\.Module"):
         maker(lambda: 3, (4,), 2, 0, {})(0)
+
+
+# ---- before round 1
+
+
+def test_the_number_of_outputs_is_checked():
+    x = torch.randn(1, 4)
+    check_outputs(nn.Linear(4, 3), x, 3)
+    check_outputs(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), x, 1)
+    with pytest.raises(ValueError, match=r"Linear must give \[examples, 3\].*it gives \[1, 5\]\. Change .* to 3"):
+        check_outputs(nn.Linear(4, 5), x, 3)
+    with pytest.raises(ValueError, match=r"cannot take an example of shape \[4\] and dtype torch\.float32"):
+        check_outputs(nn.Linear(5, 3), x, 3)
+    with pytest.raises(ValueError, match="for one example it gives tuple"):
+        check_outputs(nn.LSTM(4, 3), x, 3)
+
+
+def test_checking_leaves_the_network_alone():
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+    net[0].eval()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    check_outputs(net, torch.randn(1, 4), 3)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert net.training
+
+
+def test_a_run_with_the_wrong_number_of_outputs_stops_before_round_1(digits, tmp_path):
+    with pytest.raises(ValueError, match=r"must give \[examples, 10\]"):
+        fedkin.run("fedavg", digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 9)), rounds=1, out=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_tokens_reach_the_users_embedding():
+    rng = np.random.default_rng(0)
+    fed = fedkin.federate(
+        fedkin.from_arrays(rng.integers(0, 9, (80, 5)), np.arange(80) % 2), partition="iid", clients=2
+    )
+    net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 2))
+    assert fedkin.run("fedavg", fed, model=net, rounds=1).summary["clients"] == 2
+    assert fedkin.run("fedavg", fed, model="mlp", rounds=1).summary["clients"] == 2
 
 
 def test_auto():

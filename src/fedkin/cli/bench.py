@@ -10,32 +10,35 @@ from fedkin.cli import flags as parsing
 
 @dataclass(frozen=True)
 class Bench:
-    data: str = ""
-    """Data sets, separated by commas; by default all: fashion-mnist, cifar10, har."""
-    partitions: str = ""
-    """Partitions, separated by commas; by default all: iid, pathological, dirichlet, and natural for har."""
+    tracks: str = ""
+    """Tracks, separated by commas; by default all."""
     methods: str = ""
     """Methods, separated by commas; by default all."""
-    seeds: int = 1
-    """Number of seeds."""
     out: Path = Path("runs/bench")
     """Folder for the runs and the leaderboard."""
+    cells: Path | None = None
+    """Folder of stored results; by default docs/results/cells where docs/results exists, else OUT/cells."""
     workers: int = 0
     """Number of runs side by side; 0 means one for each core."""
+    status: bool = False
+    """Say which runs are done and how many hours the others will take."""
 
 
 def command(words: list[str]) -> int:
-    about = "Rank all methods at one fixed budget. Finished runs are not repeated."
+    about = "Rank all methods with one budget. Finished runs are not repeated."
     flags = parsing.parse_one(words, Bench, "fedkin bench", about)
     from fedkin.cli.terminal import console
-    from fedkin.experiments.bench import bench
+    from fedkin.experiments.bench import bench, known, show_status, store_of
 
+    methods, tracks = _names(flags.methods), _names(flags.tracks)
+    if flags.status:
+        show_status(*known(methods, tracks), store_of(flags.cells, flags.out), console())
+        return 0
     bench(
-        data=_names(flags.data),
-        partitions=_names(flags.partitions),
-        methods=_names(flags.methods),
-        seeds=flags.seeds,
+        tracks=tracks,
+        methods=methods,
         out=flags.out,
+        cells=flags.cells,
         workers=flags.workers,
         console=console(),
     )

@@ -26,21 +26,36 @@ class Setting:
     """Data, clients and output."""
 
     data: str = "digits"
-    """Data set (see `fedkin list datasets`), or a folder with one .npz or .csv for each client."""
+    """Data set (see `fedkin list datasets`), or a folder with one .csv, .tsv, .parquet or .npz for each client."""
     data_dir: str | None = None
     """Folder of data files; also the variable FEDKIN_DATA."""
-    partition: str = "dirichlet"
-    """How rows are spread over clients (see `fedkin list partitions`)."""
+    label: str = "y"
+    """Own data: column of the labels."""
+    ignore: tuple[str, ...] = ()
+    """Own data: columns to leave out."""
+    categorical: tuple[str, ...] = ()
+    """Own data: columns of numbers that stand for categories; columns of text always do."""
+    missing: tuple[str, ...] = ()
+    """Own data: cells that mean "not known", beside empty ones, ?, NA and NaN."""
+    decimal: Literal["auto", ".", ","] = "auto"
+    """Own data: the decimal mark, where the files do not tell."""
+    ordered: bool = False
+    """Own data: the rows of each file are in time order; test on the latest."""
+    fit: Literal["each", "sites"] = "each"
+    """Tables: scale numbers by each client's own mean and variance, or by those of all sites together."""
+    partition: str | None = None
+    """How examples are spread over clients (see `fedkin list partitions`); by default the data's own clients where it
+    names them, else dirichlet."""
     clients: int | None = None
-    """How many clients; where not given: 20, or one for each natural group."""
+    """Number of clients; by default those that the data names, else 20."""
     samples_per_client: int | None = None
-    """At most so many rows for each client."""
+    """Most examples of a client."""
     test: float = 0.2
-    """Share of a client's rows to test on."""
+    """Fraction of each client's examples used for testing."""
     validation: float = 0.1
-    """Share of a client's rows to choose by."""
+    """Fraction of each client's examples used for validation."""
     pool: Literal["all", "train"] = "all"
-    """Spread all official rows, or only the official training part."""
+    """Spread all official examples, or only the official training part."""
     model: str = "auto"
     """Network (see `fedkin list models`), or your own as file.py:function; auto: the usual one for the data."""
     head: str | None = None
@@ -111,14 +126,15 @@ def parse(words: list[str], parts: dict[str, Any], prefixed: dict[str, Any], pro
 
 def common(words: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The parts of the flags that every run has, and those that depend on the data, partition and model named."""
-    from fedkin.data import DATASETS
+    from fedkin.data import DATASETS, default_partition
     from fedkin.data.partition import PARTITIONS
     from fedkin.engine.options import Options
     from fedkin.models import MODELS
     from fedkin.protocol import Training
 
     parts = {"setting": (Setting, Setting()), "training": (Training, Training()), "options": (Options, Options())}
-    data, partition = given(words, "data", "digits"), given(words, "partition", "dirichlet")
+    data = given(words, "data", "digits")
+    partition = given(words, "partition", default_partition(data))
     model = given(words, "model", "auto")
     prefixed: dict[str, Any] = {}
     if data in DATASETS and (kind := _options_of(DATASETS[data].load(), "data")):
@@ -145,12 +161,15 @@ def federation(flags: Any, seed: int) -> Federation:
 
     setting: Setting = flags.setting
     data: Any = setting.data
-    partition, options = setting.partition, chosen(flags, "partition")
+    reading = {n: getattr(setting, n) for n in ("label", "ignore", "categorical", "missing", "decimal", "ordered")}
+    given = [name for name, value in reading.items() if value != getattr(Setting, name)]
     if setting.data not in DATASETS and Path(setting.data).is_dir():
-        data, partition, options = from_folder(setting.data), "by_group", {}
+        data = from_folder(setting.data, **reading)
+    elif given:
+        raise UserError(f"--{given[0]} is for a folder of your own; --data {setting.data} is none.")
     return federate(
         data,
-        partition=partition,
+        partition=setting.partition,
         clients=setting.clients,
         seed=seed,
         test=setting.test,
@@ -159,7 +178,8 @@ def federation(flags: Any, seed: int) -> Federation:
         samples_per_client=setting.samples_per_client,
         data_dir=setting.data_dir,
         data_options=chosen(flags, "data"),
-        **options,
+        fit=setting.fit,
+        **chosen(flags, "partition"),
     )
 
 

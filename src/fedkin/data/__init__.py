@@ -1,4 +1,4 @@
-"""Data sets by name, and the user's own."""
+"""Data sets by name, and the user's own data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.data.arrays import Arrays
-from fedkin.data.own import columns, from_arrays, from_file, from_folder
+from fedkin.data.own import columns, from_arrays, from_dataset, from_file, from_folder, from_frame
 from fedkin.registry import Entry, lookup
 
 DATASETS: dict[str, Entry] = {
@@ -18,6 +18,7 @@ DATASETS: dict[str, Entry] = {
     "cifar100": Entry("fedkin.data.cifar:cifar100", "60,000 color images of 32x32, 100 classes"),
     "svhn": Entry("fedkin.data.svhn:load", "99,289 house numbers of 32x32, 10 classes"),
     "har": Entry("fedkin.data.har:load", "10,299 windows [9, 128] of 30 people's movement, 6 classes"),
+    "heart": Entry("fedkin.data.heart:load", "920 patients of 4 hospitals, 13 columns, heart disease or not"),
 }
 
 # Small enough for a CPU; the larger networks of the papers are a flag away.
@@ -30,12 +31,43 @@ DEFAULT_MODEL: dict[str, str] = {
     "cifar100": "lenet",
     "svhn": "lenet",
     "har": "har",
+    "heart": "mlp_small",
 }
 
 
-def load(name: str, folder: str | Path | None = None, **options: Any) -> Arrays:
-    arrays: Arrays = lookup(DATASETS, name, "data set").load()(folder, **options)
+NATURAL = frozenset(("har", "heart"))
+"""Data sets whose named groups (persons, hospitals) are the clients unless a partition is asked for."""
+
+
+def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Arrays:
+    """A data set by name. "own" is a folder of the user's: `options` are those of `from_folder`."""
+    if name == "own":
+        if "folder" not in options:
+            raise ValueError("Own data in memory cannot be loaded again by name: pass the arrays themselves.")
+        return from_folder(**options)
+    arrays: Arrays = lookup(DATASETS, name, "data set").load()(data_dir, **options)
     return arrays
 
 
-__all__ = ["DATASETS", "DEFAULT_MODEL", "Arrays", "columns", "from_arrays", "from_file", "from_folder", "load"]
+def default_partition(data: str | Arrays) -> str:
+    """The partition where none is asked for: clients that the data names, else dirichlet."""
+    if isinstance(data, str):
+        return "by_group" if data in NATURAL or data not in DATASETS else "dirichlet"
+    if data.group is not None and data.names:
+        return "by_group"
+    return "dirichlet" if data.classes else "iid"
+
+
+__all__ = [
+    "DATASETS",
+    "DEFAULT_MODEL",
+    "Arrays",
+    "columns",
+    "default_partition",
+    "from_arrays",
+    "from_dataset",
+    "from_file",
+    "from_folder",
+    "from_frame",
+    "load",
+]

@@ -2,51 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedkin.data.encode import Column, Reading
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Rows `x` with labels `y`. Images are uint8 [rows, height, width, channels]; the network sees them
-    as [channels, height, width], scaled by `mean` and `std`, which are in the units of `x`."""
+    """Examples `x` with targets `y`.
 
-    x: NDArray[np.generic]
-    y: Ints
+    Images are uint8 [examples, height, width, channels]; the network sees them as [channels, height, width], scaled by
+    `mean` and `std`, which are in the units of `x`. int64 inputs are tokens and stay what they are. With `columns`, `x`
+    is an encoded table [examples, columns]; its preprocessing is fitted once it is known who trains on what.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    """int64 classes; float32 numbers in a regression, [examples] or [examples, outputs]."""
     classes: int
+    """0 in a regression."""
     image: bool = False
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     train: int | None = None
-    """How many of the first rows are the official training part; None where there is no such thing."""
+    """How many of the first examples are the official training part; None where there is no such thing."""
     group: Ints | None = None
-    """A natural group of each row (a subject, a hospital, a hidden group)."""
+    """A natural group of each example: a subject, a hospital, a hidden group."""
     ordered: bool = False
-    """Rows are ordered in time within a group: split by time, not at random."""
+    """Examples are ordered in time within a group: split by time, not at random."""
     names: tuple[str, ...] = field(default=())
-    """Names of the natural groups, where they have any."""
+    """Names of the groups. Groups that have names are clients of their own, unless a partition is asked for."""
+    own_clients: bool = False
+    """The user said which example belongs to which client: a partition is then refused."""
+    columns: tuple[Column, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+    """How the cells of the table were read."""
+    class_names: tuple[str, ...] = ()
+    """What the classes are called in the table."""
+    source: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments with which `load("own", …)` reads this data again."""
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
-            raise ValueError(f"x has {len(self.x)} rows and y has {len(self.y)}: they must be as many.")
-        if self.y.ndim != 1 or self.y.dtype != np.int64:
-            raise ValueError(f"y must be int64, one class a row; it is {self.y.dtype} of shape {self.y.shape}.")
-        if self.image and self.x.ndim != 4:
-            raise ValueError(f"Images must be [rows, height, width, channels]; x has shape {self.x.shape}.")
+            raise ValueError(f"x has {len(self.x)} examples and y has {len(self.y)}: they must be as many.")
         if len(self.y) == 0:
-            raise ValueError("There are no rows in this data.")
-        if int(self.y.min()) < 0 or int(self.y.max()) >= self.classes:
+            raise ValueError("There are no examples in this data.")
+        if self.image and self.x.ndim != 4:
+            raise ValueError(f"Images must be [examples, height, width, channels]; x has shape {self.x.shape}.")
+        if self.classes == 0:
+            if self.y.ndim not in (1, 2) or self.y.dtype != np.float32:
+                raise ValueError(
+                    f"The targets of a regression must be float32 [examples] or [examples, outputs]; y is "
+                    f"{self.y.dtype} of shape {self.y.shape}."
+                )
+            return
+        if self.y.ndim != 1 or self.y.dtype != np.int64:
+            raise ValueError(f"y must be int64, one class an example; it is {self.y.dtype} of shape {self.y.shape}.")
+        outside = int(((self.y < 0) | (self.y >= self.classes)).sum())
+        if outside:
             raise ValueError(
-                f"Labels run from {self.y.min()} to {self.y.max()}; with {self.classes} classes they must lie in "
-                f"0..{self.classes - 1}."
+                f"{outside} labels are outside 0..{self.classes - 1}: with {self.classes} classes they must lie there."
             )
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one row as the network sees it."""
+        """Shape of one example as the network sees it."""
         rest = self.x.shape[1:]
         return (rest[2], rest[0], rest[1]) if self.image else tuple(rest)
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a network for this data has."""
+        return self.classes or (self.y.shape[1] if self.y.ndim == 2 else 1)

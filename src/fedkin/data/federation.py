@@ -1,10 +1,11 @@
-"""`Federation`: arrays and row numbers become clients with train, validation and test rows."""
+"""`Federation`: arrays become clients, each with examples to train on, to choose by, and to test on."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,16 +16,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkin.data import Arrays
+from fedkin.data import Arrays, default_partition
 from fedkin.data import load as load_data
-from fedkin.data.partition import PARTITIONS, Ints, Partition
+from fedkin.data.partition import BY_LABEL, PARTITIONS, Ints, Partition
+from fedkin.data.preprocess import Fit, Preprocessing, fitted, statistics
+from fedkin.data.shift import shifted
 from fedkin.maths.divergence import mean_kld
 from fedkin.protocol import Data, Examples
 
 
 @dataclass(frozen=True)
 class Split:
-    """One client's row numbers."""
+    """One client's examples, by index."""
 
     train: Ints
     validation: Ints
@@ -32,12 +35,14 @@ class Split:
 
 
 class Population(Protocol):
-    """Clients as a run sees them, wherever their rows are."""
+    """Clients as a run sees them, wherever their examples are."""
 
     @property
     def description(self) -> dict[str, Any]: ...
     @property
     def classes(self) -> int: ...
+    @property
+    def outputs(self) -> int: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -57,12 +62,14 @@ class Population(Protocol):
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients and their rows. `description` says how it was made, so that a run can be repeated from its file."""
+    """Clients and their examples. `description` says how it was made, so that a run can be repeated from its file."""
 
     arrays: Arrays
     partition: Partition
     splits: tuple[Split, ...]
     description: dict[str, Any] = field(default_factory=dict)
+    preprocessing: Preprocessing | None = None
+    """How a table became numbers; None where the data was numbers from the start."""
 
     def __len__(self) -> int:
         return len(self.splits)
@@ -70,6 +77,11 @@ class Federation:
     @property
     def classes(self) -> int:
         return self.arrays.classes
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a network for this data has: its classes, or the numbers that a regression predicts."""
+        return self.arrays.outputs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,35 +93,32 @@ class Federation:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """Training rows of each client."""
+        """Training examples of each client."""
         return torch.tensor([len(s.train) for s in self.splits])
 
     @cached_property
     def counts(self) -> Ints:
-        """Labels of each client's training rows: [clients, classes]."""
-        rows = tuple(s.train for s in self.splits)
-        return replace(self.partition, rows=rows).counts(self.arrays.y, self.classes)
+        """Labels of each client's training examples: [clients, classes]."""
+        trained = replace(self.partition, indices=tuple(s.train for s in self.splits))
+        return trained.counts(self.arrays.y, self.classes)
 
     @cached_property
-    def mean_kld(self) -> float:
-        return mean_kld(self.counts)
+    def mean_kld(self) -> float | None:
+        """How unlike the clients' labels are; None in a regression."""
+        return mean_kld(self.counts) if self.classes else None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The user's own names of the clients where there are any."""
-        names = self.arrays.names
-        if self.description.get("partition") == "by_group" and len(names) == len(self):
-            return names
-        return tuple(f"client {i}" for i in range(len(self)))
+        return _names(self.arrays, self.description.get("partition"), len(self))
 
-    def rows(self, client: int, numbers: Ints) -> Examples:
-        """These rows of a client as the network takes them."""
-        x = torch.from_numpy(self.arrays.x[numbers])
-        y = torch.from_numpy(self.arrays.y[numbers])
-        # images are channels_last in memory, which is the fast way on a CPU
+    def examples(self, client: int, indices: Ints) -> Examples:
+        """These examples of a client as the network takes them."""
+        x = torch.from_numpy(self.arrays.x[indices])
+        y = torch.from_numpy(self.arrays.y[indices])
         if not self.arrays.image:
-            x = x.float()
-            return Examples(x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, y)
+            x = x if x.dtype == torch.int64 else x.float()
+            return Examples(_channels_last(x) if x.dim() == 4 else x, y)
         if self.partition.turns is not None:
             x = torch.rot90(x, int(self.partition.turns[client]), (1, 2)).contiguous()
         x = (x.float() - self._mean).div_(self._std)
@@ -126,23 +135,23 @@ class Federation:
     def data(self, client: int, *, with_test: bool = False) -> Data:
         split = self.splits[client]
         return Data(
-            lambda: self.rows(client, split.train),
-            lambda: self.rows(client, split.validation),
+            lambda: self.examples(client, split.train),
+            lambda: self.examples(client, split.validation),
             self.classes,
-            (lambda: self.rows(client, split.test)) if with_test else None,
+            (lambda: self.examples(client, split.test)) if with_test else None,
         )
 
     def test(self, client: int) -> Examples:
         """Only for the scorer."""
-        return self.rows(client, self.splits[client].test)
+        return self.examples(client, self.splits[client].test)
 
     @property
     def example(self) -> Tensor:
-        """One row, to build a network for."""
-        return self.rows(0, self.splits[0].train[:1]).x
+        """One example, to build a network for."""
+        return self.examples(0, self.splits[0].train[:1]).x
 
     def fingerprint(self) -> str:
-        """Of who has which rows with which labels: tells own data apart, and data sets that changed on disk."""
+        """A hash of all examples, labels and splits: it tells own data apart, and data sets that changed on disk."""
         digest = hashlib.blake2b(digest_size=8)
         digest.update(np.ascontiguousarray(self.arrays.y).tobytes())
         digest.update(np.ascontiguousarray(self.arrays.x).data)
@@ -153,24 +162,49 @@ class Federation:
 
     def facts(self) -> Iterator[tuple[int | None, str, Any]]:
         """For the history: client (None: all of them), metric, value."""
-        yield None, "mean_kld", self.mean_kld
+        if self.mean_kld is not None:
+            yield None, "mean_kld", self.mean_kld
         if self.partition.edges is not None:
             yield None, "true_edges", self.partition.edges.tolist()
         for client, split in enumerate(self.splits):
             yield client, "train_rows", len(split.train)
             yield client, "validation_rows", len(split.validation)
             yield client, "test_rows", len(split.test)
-            yield client, "labels", self.counts[client].tolist()
+            if self.classes:
+                yield client, "labels", self.counts[client].tolist()
+                yield client, "majority_rate", self.majority_rate(client)
             if self.groups is not None:
                 yield client, "group", int(self.groups[client])
+            if self.partition.shifts is not None:
+                shift = self.partition.shifts[client]._asdict()
+                yield client, "feature_shift", {k: v for k, v in shift.items() if k != "seed"}
             if self.names[client] != f"client {client}":
                 yield client, "name", self.names[client]
+
+    def majority_rate(self, client: int) -> float:
+        """Accuracy on the client's test examples of always predicting the most frequent class of its training
+        examples: what a model must beat to have learned anything."""
+        most = int(self.counts[client].argmax())
+        return float((self.arrays.y[self.splits[client].test] == most).mean())
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """Channels innermost in memory, which is the fast way on a CPU. `contiguous` leaves gray images alone, because
+    both layouts are one for them; but convolutions choose their kernel by the strides."""
+    out = torch.empty(images.shape, dtype=images.dtype, memory_format=torch.channels_last)
+    return out.copy_(images)
+
+
+def _names(arrays: Arrays, partition: str | None, clients: int) -> tuple[str, ...]:
+    if partition == "by_group" and len(arrays.names) == clients:
+        return arrays.names
+    return tuple(f"client {i}" for i in range(clients))
 
 
 def federate(
     data: str | Arrays = "digits",
     *,
-    partition: str = "dirichlet",
+    partition: str | None = None,
     clients: int | None = None,
     seed: int = 0,
     test: float = 0.2,
@@ -179,15 +213,21 @@ def federate(
     samples_per_client: int | None = None,
     data_dir: str | Path | None = None,
     data_options: dict[str, Any] | None = None,
+    fit: Fit = "each",
+    preprocessing: Preprocessing | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Federation:
-    """Load data, spread it over clients, and split each client's rows.
+    """Load data, spread it over clients, and split each client's examples.
 
-    Test rows follow the client's own label distribution, because they are a stratified part of its own rows; rows
-    that are ordered in time are cut in time. `pool`: spread "all" official rows, or only the "train" part.
-    `options` are the partition's own, such as alpha.
+    Without a `partition`, named groups of the data (hospitals, persons, the files of a folder) are the clients; data
+    without them is spread by dirichlet. Test examples follow the client's own label distribution, because they are a
+    stratified part of its own examples; examples that are ordered in time are cut in time. `pool`: spread "all"
+    official examples, or only the "train" part. `fit`: number columns of a table are scaled by "each" client's own
+    training examples, or by those of all "sites"; `preprocessing` is applied instead of fitting one. `options` are the
+    partition's own, such as alpha.
     """
     arrays = load_data(data, data_dir, **(data_options or {})) if isinstance(data, str) else data
+    asked, partition = partition, partition or default_partition(arrays)
     if partition not in PARTITIONS:
         near = difflib.get_close_matches(partition, PARTITIONS, n=2)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -196,10 +236,10 @@ def federate(
         raise ValueError(f"pool='{pool}' must be 'all' (both official parts) or 'train'.")
     if not (0 < test < 1 and 0 <= validation < 1 and test + validation < 1):
         raise ValueError(
-            f"test={test} and validation={validation} are shares of a client's rows: test above 0, sum below 1."
+            f"test={test} and validation={validation} are fractions of a client's examples: test above 0, sum below 1."
         )
     if samples_per_client is not None and samples_per_client < 2:
-        raise ValueError(f"samples_per_client={samples_per_client}: a client needs at least 2 rows.")
+        raise ValueError(f"samples_per_client={samples_per_client}: a client needs at least 2 examples.")
     if seed < 0:
         raise ValueError(f"seed={seed} must be at least 0.")
     if pool == "train" and arrays.train is None:
@@ -211,34 +251,18 @@ def federate(
         raise ValueError(
             f"{partition} takes {', '.join(known) or 'no options'}; given: {', '.join(options)}."
         ) from None
-    if partition == "rotated" and not (arrays.image and arrays.x.shape[1] == arrays.x.shape[2]):
-        raise ValueError(
-            "rotated turns square images; this data has none: take synthetic's by_group for hidden groups."
-        )
+    _check_partition(arrays, partition, asked, clients, options)
     usable = slice(arrays.train if pool == "train" else None)
     group = arrays.group[usable] if arrays.group is not None else None
     if clients is None:
         clients = len(np.unique(group)) if partition == "by_group" and group is not None else 20
-    made = scheme(arrays.y[usable], clients, seed, group)
-    rng = np.random.default_rng([seed, 0x5917])
-    strata = arrays.y
-    if arrays.ordered and arrays.group is not None:  # time goes on within a group, not from one group to the next
-        strata = arrays.group * arrays.classes + arrays.y
-    splits = []
-    for client, rows in enumerate(made.rows):
-        if arrays.ordered:
-            rows = np.sort(rows)
-        if samples_per_client is not None and len(rows) > samples_per_client:
-            rows = _thinned(rows, strata, samples_per_client, rng, ordered=arrays.ordered)
-        if len(rows) < 2:
-            raise ValueError(
-                f"Client {client} has {len(rows)} rows; it needs one to learn from and one to test on: take fewer "
-                "clients, or leave its rows out."
-            )
-        splits.append(_split(rows, strata, test, validation, rng, ordered=arrays.ordered))
+    labels: Ints = arrays.y if arrays.classes else np.zeros(len(arrays.y), np.int64)
+    made = scheme(labels[usable], clients, seed, group)
+    names = _names(arrays, partition, clients)
+    splits = _splits(arrays, made, labels, names, test, validation, samples_per_client, seed)
     description = {
         "data": data if isinstance(data, str) else "own",
-        "data_options": dict(data_options or {}),
+        "data_options": dict(data_options or ({} if isinstance(data, str) else arrays.source)),
         "partition": partition,
         "partition_options": dict(options),
         "clients": clients,
@@ -248,31 +272,142 @@ def federate(
         "pool": pool,
         "samples_per_client": samples_per_client,
     }
-    return Federation(arrays, made, tuple(splits), description)
+    prepared = None
+    if arrays.columns:
+        prepared = _preprocessing(arrays, splits, names, fit, preprocessing)
+        arrays = _transformed(arrays, splits, names, prepared)
+        description |= {"fit": prepared.fit, "preprocessing": prepared.to_json()}
+    elif preprocessing is not None:
+        raise ValueError("This data is no table: there is nothing to apply the preprocessing to.")
+    if made.shifts is not None:
+        arrays = _shifted(arrays, made, splits)
+    return Federation(arrays, made, splits, description, prepared)
 
 
-def _thinned(rows: Ints, labels: Ints, count: int, rng: np.random.Generator, *, ordered: bool) -> Ints:
+def _check_partition(
+    arrays: Arrays, partition: str, asked: str | None, clients: int | None, options: Mapping[str, Any]
+) -> None:
+    if arrays.own_clients and asked not in (None, "by_group"):
+        raise ValueError(
+            f"This data says whose each example is ({_some(arrays.names)}), and partition='{asked}' would spread the "
+            "examples over other clients. Leave the partition out to keep the clients, or give the data without them."
+        )
+    if partition == "by_group" and arrays.names and clients not in (None, len(arrays.names)):
+        raise ValueError(
+            f"clients={clients}: the data has {len(arrays.names)} clients ({_some(arrays.names)}). Leave clients out."
+        )
+    images = arrays.x.ndim == 4
+    if partition == "rotated" and not (arrays.image and arrays.x.shape[1] == arrays.x.shape[2]):
+        raise ValueError(
+            "rotated turns square images; this data has none: take synthetic's by_group for hidden groups."
+        )
+    if partition == "feature_shift" and not images:
+        raise ValueError("feature_shift changes images; this data has none: take iid, dirichlet or quantity.")
+    by_label = partition in BY_LABEL or (partition == "feature_shift" and options.get("labels") == "dirichlet")
+    if not arrays.classes and by_label:
+        raise ValueError(f"{partition} spreads classes; a regression has none: take iid, quantity or by_group.")
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _splits(
+    arrays: Arrays,
+    made: Partition,
+    labels: Ints,
+    names: tuple[str, ...],
+    test: float,
+    validation: float,
+    samples_per_client: int | None,
+    seed: int,
+) -> tuple[Split, ...]:
+    strata = labels
+    if arrays.ordered and arrays.group is not None:  # time goes on within a group, not from one group to the next
+        strata = arrays.group * max(1, arrays.classes) + labels
+    rng = np.random.default_rng([seed, 0x5917])
+    splits = []
+    for client, indices in enumerate(made.indices):
+        if names is arrays.names:  # a named client's split is its own: a lone site splits as in a simulation
+            rng = np.random.default_rng([seed, 0x5917, zlib.crc32(names[client].encode())])
+        if arrays.ordered:
+            indices = np.sort(indices)
+        if samples_per_client is not None and len(indices) > samples_per_client:
+            indices = _thinned(indices, strata, samples_per_client, rng, ordered=arrays.ordered)
+        if len(indices) < 2:
+            raise ValueError(
+                f"Client {client} has {len(indices)} examples; it needs one to learn from and one to test on: take "
+                "fewer clients, or leave its examples out."
+            )
+        splits.append(_split(indices, strata, test, validation, rng, ordered=arrays.ordered))
+    return tuple(splits)
+
+
+# ---- tables and images, once it is known who trains on what
+def _preprocessing(
+    arrays: Arrays,
+    splits: tuple[Split, ...],
+    names: tuple[str, ...],
+    fit: Fit,
+    given: Preprocessing | Mapping[str, Any] | None,
+) -> Preprocessing:
+    if given is not None:
+        return given if isinstance(given, Preprocessing) else Preprocessing.from_json(given)
+    table = arrays.x.astype(np.float64)
+    told = {name: statistics(table[split.train], arrays.columns) for name, split in zip(names, splits)}
+    task: Any = "classification" if arrays.classes else "regression"
+    return fitted(arrays.columns, told, fit, reading=arrays.reading, classes=arrays.class_names, task=task)
+
+
+def _transformed(
+    arrays: Arrays, splits: tuple[Split, ...], names: tuple[str, ...], preprocessing: Preprocessing
+) -> Arrays:
+    table = preprocessing.recoded(arrays.x.astype(np.float64), arrays.columns)
+    x = np.zeros((len(table), len(preprocessing.feature_names)), np.float32)
+    for name, split in zip(names, splits):
+        own = np.concatenate([split.train, split.validation, split.test])
+        x[own] = preprocessing.features(table[own], name)
+    return replace(arrays, x=x, columns=())
+
+
+def _shifted(arrays: Arrays, made: Partition, splits: tuple[Split, ...]) -> Arrays:
+    assert made.shifts is not None
+    images = arrays.x if arrays.image else arrays.x.transpose(0, 2, 3, 1)
+    if arrays.image:
+        mean, std = np.array(arrays.mean), np.array(arrays.std)
+    else:
+        mean, std = images.mean((0, 1, 2), dtype=np.float64), images.std((0, 1, 2), dtype=np.float64)
+    bounds = (float(images.min()), float(images.max()))
+    x = images.copy()
+    for shift, split in zip(made.shifts, splits):
+        own = np.sort(np.concatenate([split.train, split.validation, split.test]))
+        x[own] = shifted(images[own], shift, mean=mean, std=std, bounds=bounds)
+    return replace(arrays, x=x if arrays.image else np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+
+
+# ---- train, validation, test
+def _thinned(indices: Ints, labels: Ints, count: int, rng: np.random.Generator, *, ordered: bool) -> Ints:
     if ordered:
-        spaced: Ints = rows[np.linspace(0, len(rows) - 1, count).astype(int)]
+        spaced: Ints = indices[np.linspace(0, len(indices) - 1, count).astype(int)]
         return spaced
-    return _stratified(rows, labels, [count / len(rows)], rng)[0]
+    return _stratified(indices, labels, [count / len(indices)], rng)[0]
 
 
 def _split(
-    rows: Ints, labels: Ints, test: float, validation: float, rng: np.random.Generator, *, ordered: bool
+    indices: Ints, labels: Ints, test: float, validation: float, rng: np.random.Generator, *, ordered: bool
 ) -> Split:
     if ordered:  # by time within each class, so that overlapping neighbors do not fall on both sides
         parts: list[list[Ints]] = [[], [], []]
-        for label in np.unique(labels[rows]):
-            own = rows[labels[rows] == label]
+        for label in np.unique(labels[indices]):
+            own = indices[labels[indices] == label]
             cuts = np.round(np.cumsum([1 - test - validation, validation]) * len(own)).astype(int)
             for part, piece in zip(parts, np.split(own, cuts)):
                 part.append(piece)
         cut = [np.concatenate(part) for part in parts]
     else:
-        tested, held, train = _stratified(rows, labels, [test, validation], rng)
+        tested, held, train = _stratified(indices, labels, [test, validation], rng)
         cut = [train, held, tested]
-    # one row to test on and one to learn from, however few there are; in time, what is tested comes later
+    # one example to test on and one to learn from, however few there are; in time, what is tested comes later
     if not len(cut[2]):
         giver = 1 if len(cut[1]) else 0
         cut[giver], cut[2] = cut[giver][:-1], cut[giver][-1:]
@@ -282,17 +417,17 @@ def _split(
     return Split(*(np.sort(c).astype(np.int64) for c in cut))
 
 
-def _stratified(rows: Ints, labels: Ints, shares: list[float], rng: np.random.Generator) -> list[Ints]:
-    """Parts of the given shares and the rest, each following the label distribution of `rows`.
+def _stratified(indices: Ints, labels: Ints, shares: list[float], rng: np.random.Generator) -> list[Ints]:
+    """Parts of the given shares and the rest, each following the label distribution of `indices`.
 
-    Rows are laid out so that every stretch holds labels in proportion; then the layout is cut.
+    Examples are lined up so that every stretch holds labels in proportion; then the line is cut.
     """
-    rows = rng.permutation(rows)
-    y = labels[rows]
-    place = np.empty(len(rows))
+    indices = rng.permutation(indices)
+    y = labels[indices]
+    rank = np.empty(len(indices))
     for label in np.unique(y):
         at = np.flatnonzero(y == label)
-        place[at] = (np.arange(len(at)) + rng.random()) / len(at)
-    laid: NDArray[np.int64] = rows[np.argsort(place, kind="stable")]
-    cuts = np.round(np.cumsum(shares) * len(rows)).astype(int)
-    return [np.asarray(part) for part in np.split(laid, cuts)]
+        rank[at] = (np.arange(len(at)) + rng.random()) / len(at)
+    line: NDArray[np.int64] = indices[np.argsort(rank, kind="stable")]
+    cuts = np.round(np.cumsum(shares) * len(indices)).astype(int)
+    return [np.asarray(part) for part in np.split(line, cuts)]

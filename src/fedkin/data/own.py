@@ -1,9 +1,13 @@
-"""The user's own data: arrays in memory, or a folder with one file a client."""
+"""The user's own data: arrays, data frames, torch and Hugging Face data sets, or a folder with one file a client."""
 
 from __future__ import annotations
 
+import difflib
+import os
 import zipfile
 import zlib
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,118 +15,454 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedkin.data.arrays import Arrays, Ints
-from fedkin.data.files import readable
+from fedkin.data.encode import MOST_CLASSES, Column, Decimal, Labels, Reading, Task, codes, infer, labels
+from fedkin.data.table import TABLE_FILES, Problems, Table, from_columns, read_table
+from fedkin.data.table import from_frame as table_of_frame
+
+FILES = (".npz", *TABLE_FILES)
+_WHICH = "; say which column is the label: label='…', --label …"
+Names = str | Sequence[str]
 
 
-def from_arrays(x: ArrayLike, y: ArrayLike, *, client: ArrayLike | None = None, ordered: bool = False) -> Arrays:
-    """Rows `x` [n, …], labels `y` [n], and to which client each row belongs (any values; None: spread them later).
+def from_arrays(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    client: ArrayLike | None = None,
+    ordered: bool = False,
+    task: Task = "classification",
+) -> Arrays:
+    """Examples `x` [n, …], labels `y` [n], and to which client each example belongs (any values; None: spread them
+    later).
 
-    Images are given as the network takes them: [n, channels, height, width]. `ordered`: rows are in time order.
+    Images are given as the network takes them: [n, channels, height, width]. Whole numbers of 32 or 64 bits in two or
+    three dimensions stay int64, as tokens for an embedding. `ordered`: examples are in time order. With
+    `task="regression"` y is numbers, [n] or [n, outputs].
     """
-    xs, ys = np.asarray(x), np.asarray(y)
-    if xs.ndim < 2 or 0 in xs.shape[1:]:
-        raise ValueError(f"x must be [rows, features…]; it has shape {xs.shape}.")
-    if ys.ndim != 1 or ys.dtype.kind not in "buif" or not (np.isfinite(ys) & (ys == np.floor(ys))).all():
-        raise ValueError(f"y must be one whole number a row (a class from 0); it is {ys.dtype} of shape {ys.shape}.")
-    if xs.dtype.kind not in "buif":
-        raise ValueError(f"x must be numbers; it is {xs.dtype}.")
-    xs = xs.astype(np.float32)
-    if not np.isfinite(xs).all():
-        bad = int((~np.isfinite(xs.reshape(len(xs), -1)).all(1)).sum())
-        raise ValueError(f"{bad} rows of x hold NaN or infinity: remove or fill them first.")
-    ys = ys.astype(np.int64)
+    xs = _inputs(np.asarray(x))
+    ys = _targets(np.asarray(y), task)
     group: Ints | None = None
     names: tuple[str, ...] = ()
     if client is not None:
         who = np.asarray(client)
-        if who.shape != ys.shape:
-            raise ValueError(f"client must name a client for each of the {len(ys)} rows; its shape is {who.shape}.")
+        if who.shape != ys.y.shape[:1]:
+            raise ValueError(
+                f"client must name a client for each of the {len(ys.y)} examples; its shape is {who.shape}."
+            )
         values, group = np.unique(who, return_inverse=True)
         names = tuple(str(v) for v in values)
-    return Arrays(xs, ys, classes=int(ys.max(initial=0)) + 1, group=group, names=names, ordered=ordered)
+    return Arrays(
+        xs, ys.y, ys.classes, group=group, names=names, ordered=ordered, own_clients=client is not None,
+        class_names=ys.names,
+    )  # fmt: skip
 
 
-def from_folder(folder: str | Path, *, label: str = "y") -> Arrays:
-    """One `.npz` (arrays `x` and `y`) or `.csv` (a header, one column `label`) for each client; the file's name is
-    the client's name. Rows are taken to be in time order."""
+def from_folder(
+    folder: str | Path,
+    *,
+    label: str = "y",
+    ignore: Names = (),
+    categorical: Names = (),
+    missing: Names = (),
+    decimal: Decimal = "auto",
+    ordered: bool = False,
+    task: Task = "classification",
+) -> Arrays:
+    """One file for each client, whose name is the client's name: `.csv`, `.tsv` or `.parquet` with named columns, or
+    `.npz` with the arrays `x` and `label`.
+
+    Columns are matched by name. `ignore` leaves columns out, `categorical` are columns of numbers that stand for
+    categories, `missing` are further cells that mean "not known" (empty, ?, NA and NaN always do). `decimal` says how
+    numbers are written where the files do not tell. `ordered`: the rows of each file are in time order.
+    """
+    reading = _reading(label, ignore, categorical, missing, decimal)
     place = Path(folder)
     if not place.is_dir():
         raise ValueError(f"There is no folder {place}.")
-    files = sorted(p for p in place.iterdir() if p.suffix in (".npz", ".csv"))
+    files = sorted(p for p in place.iterdir() if p.suffix.lower() in FILES and not p.name.startswith("."))
     if not files:
-        raise ValueError(f"{place} holds no .npz and no .csv file: one for each client is expected.")
+        raise ValueError(f"{place} holds no {', no '.join(FILES)} file: one for each client is expected.")
     if len({path.stem for path in files}) < len(files):
-        raise ValueError(f"{place} holds a .npz and a .csv of the same name: one file for each client is expected.")
-    xs: list[NDArray[Any]] = []
-    ys: list[NDArray[Any]] = []
-    who: list[str] = []
-    columns: list[str] = []
-    for path in files:
-        x, y, header = _rows(path, label)
-        if header:
-            columns = columns or header
-            if header != columns:
-                raise ValueError(f"{path} has the columns {', '.join(header)}; another file has {', '.join(columns)}.")
-        if xs and x.shape[1:] != xs[0].shape[1:]:
+        raise ValueError(f"{place} holds two files of the same name: one file for each client is expected.")
+    source = {"folder": str(place.absolute()), **_plain(reading), "ordered": ordered, "task": task}
+    names = [path.stem for path in files]
+    return _from_files(files, names, reading, task, ordered, str(place), source)
+
+
+def from_file(
+    path: str | Path,
+    *,
+    name: str | None = None,
+    client: str | None = None,
+    label: str = "y",
+    ignore: Names = (),
+    categorical: Names = (),
+    missing: Names = (),
+    decimal: Decimal = "auto",
+    ordered: bool = False,
+    task: Task = "classification",
+) -> Arrays:
+    """One client's file, as `from_folder` takes many; the client is called `name`, or as the file. With `client`, the
+    file holds the examples of several clients, and that column says whose each one is."""
+    place = Path(path)
+    if place.suffix.lower() not in FILES or not place.is_file():
+        raise ValueError(f"There is no .npz or .csv file {place} (.tsv and .parquet files are read too).")
+    reading = _reading(label, ignore, categorical, missing, decimal)
+    if client is None:
+        return _from_files([place], [name or place.stem], reading, task, ordered, str(place), {}, alone=True)
+    problems = Problems()
+    if place.suffix.lower() == ".npz":
+        raise ValueError(f"{place} has no columns: client='{client}' needs a {' or '.join(TABLE_FILES)} file.")
+    table = read_table(place, problems, required=[label, client], advice=_WHICH)
+    problems.check(str(place))
+    assert table is not None
+    return _from_table(table, client, reading, task, ordered)
+
+
+def from_frame(
+    frame: Any,
+    *,
+    client: str | None = None,
+    label: str = "y",
+    ignore: Names = (),
+    categorical: Names = (),
+    missing: Names = (),
+    decimal: Decimal = "auto",
+    ordered: bool = False,
+    task: Task = "classification",
+) -> Arrays:
+    """A pandas `DataFrame`; the column `client` says whose each example is. Options as in `from_folder`."""
+    reading = _reading(label, ignore, categorical, missing, decimal)
+    return _from_table(table_of_frame(frame), client, reading, task, ordered)
+
+
+def from_dataset(
+    dataset: Any,
+    *,
+    client: str | ArrayLike | None = None,
+    label: str = "label",
+    inputs: str | None = None,
+    ordered: bool = False,
+    task: Task = "classification",
+    **reading: Any,
+) -> Arrays:
+    """A torch `Dataset` of pairs (x, y), with `client` one name for each example; a dictionary of such data sets by
+    client; or a Hugging Face `Dataset`, with `client` and `label` its columns.
+
+    Of a Hugging Face data set, `inputs` is the column of arrays (tokens, images). Without it, all other columns are
+    read as a table, with `from_frame`'s options ignore, categorical, missing and decimal.
+    """
+    if isinstance(dataset, Mapping):
+        if client is not None:
+            raise ValueError("A dictionary of data sets names the clients itself: leave client out.")
+        parts = {str(name): _pairs(part) for name, part in dataset.items()}
+        who = [name for name, (_, y) in parts.items() for _ in range(len(y))]
+        x, y = (np.concatenate([part[k] for part in parts.values()]) for k in (0, 1))
+        return from_arrays(x, y, client=who, ordered=ordered, task=task)
+    if hasattr(dataset, "column_names"):
+        return _from_hugging_face(dataset, client, label, inputs, ordered, task, reading)
+    if reading or inputs is not None:
+        raise ValueError(f"{', '.join(reading) or 'inputs'}: a torch data set has no columns.")
+    x, y = _pairs(dataset)
+    return from_arrays(x, y, client=client, ordered=ordered, task=task)
+
+
+def columns(path: str | Path, *, label: str = "y", **reading: Any) -> tuple[str, ...]:
+    """What tells the columns of a file apart from another's: names in their order, levels of categories, and classes
+    that are not numbered from 0. An .npz has none."""
+    place = Path(path)
+    if place.suffix.lower() == ".npz":
+        return ()
+    made = from_file(place, label=label, **reading)
+    own = [f"{c.name}={level}" for c in made.columns for level in (c.levels or ("",))]
+    numbered = made.class_names == tuple(map(str, range(made.classes)))
+    return (*own, *(() if numbered else (f"label={name}" for name in made.class_names)))
+
+
+# ---- arrays
+def _inputs(xs: NDArray[Any]) -> NDArray[Any]:
+    if xs.ndim < 2 or 0 in xs.shape[1:]:
+        raise ValueError(f"x must be [examples, features…]; it has shape {xs.shape}.")
+    if xs.dtype.kind not in "buif":
+        raise ValueError(f"x must be numbers; it is {xs.dtype}. For columns with texts take from_frame or a .csv file.")
+    if xs.dtype.kind in "ui" and xs.dtype.itemsize >= 4 and xs.ndim < 4:
+        return xs.astype(np.int64)
+    xs = xs.astype(np.float32)
+    if not np.isfinite(xs).all():
+        bad = int((~np.isfinite(xs.reshape(len(xs), -1)).all(1)).sum())
+        raise ValueError(
+            f"{bad} examples of x hold NaN or infinity: remove or fill them first. A table with missing cells is read "
+            "by from_frame or from a .csv file."
+        )
+    return xs
+
+
+def _targets(ys: NDArray[Any], task: Task) -> Labels:
+    if task not in ("classification", "regression"):
+        raise ValueError(f"task='{task}' must be 'classification' or 'regression'.")
+    numbers = ys.dtype.kind in "buif"
+    if task == "regression":
+        if ys.ndim not in (1, 2) or not numbers or not np.isfinite(ys).all():
             raise ValueError(
-                f"{path} has rows of shape {x.shape[1:]}, {files[0]} of {xs[0].shape[1:]}: make them alike."
+                f"The targets of a regression must be finite numbers; y is {ys.dtype} of shape {ys.shape}."
             )
-        xs.append(x)
-        ys.append(y)
-        who += [path.stem] * len(y)
-    return from_arrays(np.concatenate(xs), np.concatenate(ys), client=who, ordered=True)
+        return Labels(ys.astype(np.float32), 0)
+    if ys.ndim != 1 or not (numbers or ys.dtype.kind in "UT"):
+        raise ValueError(
+            f"y must be one class an example, a whole number or a text; it is {ys.dtype} of shape {ys.shape}."
+        )
+    if numbers and not (np.isfinite(ys) & (ys == np.floor(ys))).all():
+        raise ValueError("y must be one whole number an example, its class. For a regression say task='regression'.")
+    if numbers and (not len(ys) or ys.min() == 0):
+        if ys.max(initial=0) >= MOST_CLASSES:
+            raise ValueError(
+                f"y has whole numbers from 0 beyond {MOST_CLASSES}; a network needs an output for each class. Number "
+                "the classes without gaps."
+            )
+        return Labels(ys.astype(np.int64), int(ys.max(initial=0)) + 1)
+    found, y = np.unique(ys.astype(np.int64) if numbers else ys, return_inverse=True)
+    if len(found) > MOST_CLASSES:
+        raise ValueError(f"y has {len(found)} classes; at most {MOST_CLASSES} are allowed.")
+    return Labels(y.astype(np.int64), len(found), tuple(map(str, found)))
 
 
-def from_file(path: str | Path, *, label: str = "y") -> Arrays:
-    """One client's file, as `from_folder` takes many."""
-    place = Path(path)
-    if place.suffix not in (".npz", ".csv") or not place.is_file():
-        raise ValueError(f"There is no .npz or .csv file {place}.")
-    x, y, _ = _rows(place, label)
-    return from_arrays(x, y, client=[place.stem] * len(y), ordered=True)
+# ---- files
+def _from_files(
+    files: Sequence[Path],
+    names: Sequence[str],
+    reading: Reading,
+    task: Task,
+    ordered: bool,
+    whole: str,
+    source: Mapping[str, Any],
+    *,
+    alone: bool = False,
+) -> Arrays:
+    problems = Problems()
+    arrays = {p: _npz(p, reading.label, problems) for p in files if p.suffix.lower() == ".npz"}
+    tables = {
+        p: table
+        for p in files
+        if p not in arrays and (table := read_table(p, problems, required=[reading.label], advice=_WHICH)) is not None
+    }
+    if len(arrays) == len(files):
+        return _from_npz(arrays, names, task, ordered, whole, source, problems, alone=alone)
+    columns = infer(list(tables.values()), reading, problems)
+    tables |= {p: _as_table(p, pair, columns, reading, problems) for p, pair in arrays.items() if pair is not None}
+    ordered_tables = [tables[p] for p in files if p in tables]
+    made = labels(ordered_tables, reading, task, problems, alone=alone)
+    blocks = [] if problems.lines else [codes(table, columns, reading, problems) for table in ordered_tables]
+    problems.check(whole)
+    group = np.repeat(np.arange(len(files)), [len(table) for table in ordered_tables])
+    return _arrays(np.concatenate(blocks), made, columns, reading, ordered, group, tuple(names), source)
 
 
-def columns(path: str | Path, *, label: str = "y") -> tuple[str, ...]:
-    """Names of a .csv's columns, in their order, without the label's; a .npz has none."""
-    place = Path(path)
-    return tuple(name for name in _rows(place, label)[2] if name != label)
+def _from_npz(
+    arrays: Mapping[Path, tuple[NDArray[Any], NDArray[Any]] | None],
+    names: Sequence[str],
+    task: Task,
+    ordered: bool,
+    whole: str,
+    source: Mapping[str, Any],
+    problems: Problems,
+    *,
+    alone: bool,
+) -> Arrays:
+    shapes = {x.shape[1:]: path for path, (x, _) in reversed([(p, a) for p, a in arrays.items() if a is not None])}
+    if len(shapes) > 1:
+        told = ", ".join(f"{path.name} {shape}" for shape, path in shapes.items())
+        problems.add(f"the examples have different shapes: {told}; make them alike")
+    problems.check(whole)
+    pairs = [pair for pair in arrays.values() if pair is not None]
+    who = np.repeat(np.arange(len(pairs)), [len(y) for _, y in pairs])
+    x, y = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
+    kept = y.min(initial=0) >= 0 and alone and task == "classification" and y.dtype.kind in "buif"
+    if kept:  # one site's examples: class 0 may be at the others
+        y = np.append(y, y.dtype.type(0))
+    ys = _targets(y, task)
+    made = Labels(ys.y[: len(who)], ys.classes, ys.names)
+    return Arrays(
+        _inputs(x), made.y, made.classes, group=who, names=tuple(names), ordered=ordered, own_clients=True,
+        class_names=made.names, source=source,
+    )  # fmt: skip
 
 
-def _rows(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any], list[str]]:
-    """Rows, labels, and the header of a .csv."""
-    x, y, header = (*_npz(path, label), []) if path.suffix == ".npz" else _csv(path, label)
-    if x.ndim < 2 or not x.size or y.shape != x.shape[:1]:
-        raise ValueError(f"{path} must hold rows and a label for each; x has shape {x.shape}, {label} {y.shape}.")
-    return x, y, header
+def _as_table(
+    path: Path,
+    pair: tuple[NDArray[Any], NDArray[Any]],
+    columns: Sequence[Column],
+    reading: Reading,
+    problems: Problems,
+) -> Table:
+    """An .npz beside tables: its features are their columns, in their order."""
+    x, y = pair
+    if any(c.kind == "category" for c in columns) or x.ndim != 2 or x.shape[1] != len(columns):
+        problems.add(
+            f"it lies beside tables of {len(columns)} columns, so it must hold as many features, all of them numbers; "
+            "make it a table too",
+            source=path.name,
+        )
+        return Table(path.name, {reading.label: y.astype(np.float64)}, np.arange(len(y)))
+    own = {c.name: x[:, k].astype(np.float64) for k, c in enumerate(columns)}
+    return Table(path.name, {**own, reading.label: y.astype(np.float64)}, np.arange(len(y)))
 
 
-def _npz(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    # no pickle: numpy refuses arrays of objects with a ValueError
-    with (
-        readable(
-            path, (ValueError, EOFError, TypeError, zlib.error, zipfile.BadZipFile), "it must be an .npz of numbers"
-        ),
-        np.load(path, allow_pickle=False) as stored,
-    ):
-        arrays = {name: stored[name] for name in ("x", label) if name in stored}
-        names = stored.files
-    if len(arrays) < 2:
-        raise ValueError(f"{path} must hold arrays 'x' and '{label}'; it holds {', '.join(names)}.")
-    return arrays["x"], arrays[label]
+def _npz(path: Path, label: str, problems: Problems) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Arrays `x` and `label`. Sizes are checked before anything is read; nothing is unpickled."""
+    broken = (ValueError, EOFError, OSError, TypeError, KeyError, NotImplementedError, zlib.error, zipfile.BadZipFile)
+    try:
+        with zipfile.ZipFile(path) as bundle:
+            names = [name.removesuffix(".npy") for name in bundle.namelist()]
+            wanted = [name for name in ("x", label) if name in names]
+            if len(wanted) < 2:
+                problems.add(f"it must hold the arrays 'x' and '{label}'", source=path.name)
+                return None
+            for name in wanted:
+                if trouble := _too_much(bundle, f"{name}.npy"):
+                    problems.add(f"the array '{name}' {trouble}", source=path.name)
+                    return None
+        with np.load(path, allow_pickle=False) as stored:
+            x, y = stored["x"], stored[label]
+    except broken:
+        problems.add("it is broken or cut short, or not an .npz of numbers", source=path.name)
+        return None
+    if x.ndim < 2 or not x.size or y.shape[:1] != x.shape[:1]:
+        problems.add(
+            f"it must hold examples and a label for each; x has shape {x.shape}, '{label}' {y.shape}", source=path.name
+        )
+        return None
+    if x.dtype.kind not in "buif":
+        problems.add("the array 'x' must be numbers", source=path.name)
+        return None
+    return x, y
 
 
-def _csv(path: Path, label: str) -> tuple[NDArray[Any], NDArray[Any], list[str]]:
-    with open(path, encoding="utf-8-sig") as f:  # -sig: spreadsheets write a byte order mark
-        header = [name.strip().strip('"') for name in f.readline().split(",")]
-        if label not in header:
-            raise ValueError(f"{path} must have a column '{label}'; its columns are {', '.join(header)}.")
-        try:
-            table = np.loadtxt(f, delimiter=",", ndmin=2)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}. All columns must be numbers.") from None
-    if not table.size:
-        raise ValueError(f"{path} has no rows below its header.")
-    if table.shape[1] != len(header):
-        raise ValueError(f"{path} names {len(header)} columns in its header and has {table.shape[1]} below it.")
-    at = header.index(label)
-    return np.delete(table, at, axis=1), table[:, at], header
+def _too_much(bundle: zipfile.ZipFile, member: str) -> str:
+    """Why an array cannot be read into memory, from its header and the archive's index alone."""
+    with bundle.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+        start = stream.tell()
+    if dtype.hasobject:
+        return "holds Python objects; only numbers are read"
+    size = prod(shape) * dtype.itemsize
+    if size > bundle.getinfo(member).file_size - start:
+        return f"says that it has the shape {shape}, but the file is too short for that"
+    if size > memory() // 2:
+        return f"takes {size / 1e9:.0f} GB in memory; this machine has {memory() / 1e9:.0f} GB"
+    return ""
+
+
+def memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+# ---- tables
+def _reading(label: str, ignore: Names, categorical: Names, missing: Names, decimal: Decimal) -> Reading:
+    if decimal not in ("auto", ".", ","):
+        raise ValueError(f"decimal='{decimal}' must be 'auto', '.' or ','.")
+    several = [(v,) if isinstance(v, str) else tuple(v) for v in (ignore, categorical, missing)]
+    return Reading(label, several[0], several[1], several[2], decimal)
+
+
+def _plain(reading: Reading) -> dict[str, Any]:
+    several = {k: list(getattr(reading, k)) for k in ("ignore", "categorical", "missing")}
+    return {"label": reading.label, **several, "decimal": reading.decimal}
+
+
+def _from_table(table: Table, client: Any, reading: Reading, task: Task, ordered: bool) -> Arrays:
+    """One table with the examples of all clients; the column `client` says whose each is."""
+    problems = Problems()
+    for option, name in (("label", reading.label), ("client", client)):
+        if name is not None and name not in (*table.columns, *table.unusable):
+            near = difflib.get_close_matches(str(name), table.columns, n=1)
+            problems.add(f"{option}='{name}': there is no such column" + (f"; there is '{near[0]}'" if near else ""),
+                         source=table.source)  # fmt: skip
+    if not len(table):
+        problems.add("there are no examples in it", source=table.source)
+    problems.check(table.source)
+    group: Ints | None = None
+    names: tuple[str, ...] = ()
+    if client is not None:
+        whose = table.columns[client]
+        absent = np.isnan(whose) if isinstance(whose, np.ndarray) else np.array([not cell for cell in whose])
+        if absent.any():
+            problems.add("the client is missing", source=table.source, column=client, rows=table.rows[absent])
+        else:
+            values, group = np.unique(np.asarray(whose), return_inverse=True)
+            names = tuple(f"{v:g}" if isinstance(v, float) else str(v) for v in values.tolist())
+        table = Table(table.source, {k: v for k, v in table.columns.items() if k != client}, table.rows, table.unusable)
+    columns = infer([table], reading, problems)
+    made = labels([table], reading, task, problems)
+    encoded = codes(table, columns, reading, Problems())
+    problems.check(table.source)
+    return _arrays(encoded, made, columns, reading, ordered, group, names, {})
+
+
+def _arrays(
+    encoded: NDArray[np.float64],
+    made: Labels,
+    columns: tuple[Column, ...],
+    reading: Reading,
+    ordered: bool,
+    group: Ints | None,
+    names: tuple[str, ...],
+    source: Mapping[str, Any],
+) -> Arrays:
+    return Arrays(
+        encoded,
+        made.y,
+        made.classes,
+        group=group,
+        names=names,
+        ordered=ordered,
+        own_clients=group is not None,
+        columns=columns,
+        reading=reading,
+        class_names=made.names,
+        source=source,
+    )
+
+
+# ---- data sets of other libraries
+def _pairs(dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """All pairs (x, y) of a torch data set."""
+    items = [dataset[i] for i in range(len(dataset))] if hasattr(dataset, "__len__") else list(dataset)
+    if not items or not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
+        raise ValueError("Each item of the data set must be a pair (x, y), and there must be at least one.")
+    x, y = zip(*items)
+    return _stacked(x, "x"), np.stack([np.asarray(v) for v in y])
+
+
+def _stacked(values: Sequence[Any], what: str) -> NDArray[Any]:
+    images = hasattr(values[0], "getbands")  # Pillow's
+    arrays = [np.asarray(v) for v in values]
+    if len({a.shape for a in arrays}) > 1:
+        raise ValueError(f"{what}: the examples have different shapes; pad or crop them to one.")
+    x = np.stack(arrays)
+    if not images:
+        return x
+    x = x[..., None] if x.ndim == 3 else x
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2)).astype(np.float32) / 255
+
+
+def _from_hugging_face(
+    dataset: Any, client: Any, label: str, inputs: str | None, ordered: bool, task: Task, options: Mapping[str, Any]
+) -> Arrays:
+    names = list(dataset.column_names)
+    for option, name in (("label", label), ("client", client), ("inputs", inputs)):
+        if name is not None and name not in names:
+            raise ValueError(f"{option}={name!r}: the data set has the columns {', '.join(names)}.")
+    if inputs is None:
+        unknown = set(options) - {"ignore", "categorical", "missing", "decimal"}
+        if unknown:
+            raise ValueError(f"from_dataset takes ignore, categorical, missing and decimal; given: {min(unknown)}.")
+        several = [options.get(k, ()) for k in ("ignore", "categorical", "missing")]
+        reading = _reading(label, several[0], several[1], several[2], options.get("decimal", "auto"))
+        table = from_columns({name: list(dataset[name]) for name in names}, "the data set")
+        return _from_table(table, client, reading, task, ordered)
+    who = None if client is None else [str(v) for v in dataset[client]]
+    x, y = _stacked(list(dataset[inputs]), inputs), np.asarray(list(dataset[label]))
+    return from_arrays(x, y, client=who, ordered=ordered, task=task)

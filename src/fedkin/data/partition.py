@@ -1,29 +1,34 @@
-"""Who gets which rows. Every partition is a pure function of (labels, clients, seed)."""
+"""Which client gets which examples. Every partition is a pure function of (labels, clients, seed)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedkin.data.shift import Shift, draw
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Partition:
-    rows: tuple[Ints, ...]
-    """Row numbers of each client; no row is given twice."""
+    indices: tuple[Ints, ...]
+    """Examples of each client, by index; no example is given twice."""
     groups: Ints | None = None
     """The true hidden group of each client, where the partition has them."""
     turns: Ints | None = None
     """Quarter turns by which each client's images are rotated."""
+    shifts: tuple[Shift, ...] | None = None
+    """How each client's images are changed in color, contrast, sharpness and noise."""
     edges: NDArray[np.bool_] | None = None
     """Which true groups are joined (they share a label)."""
 
     def counts(self, labels: Ints, classes: int) -> Ints:
-        return np.stack([np.bincount(labels[r], minlength=classes) for r in self.rows]).astype(np.int64)
+        """How often each client has each label: [clients, classes]."""
+        return np.stack([np.bincount(labels[own], minlength=classes) for own in self.indices]).astype(np.int64)
 
 
 class Scheme(Protocol):
@@ -41,18 +46,18 @@ def _check(labels: Ints, clients: int, each: int = 1) -> None:
         raise ValueError(f"clients={clients}: there must be at least one.")
     if len(labels) < clients * each:
         raise ValueError(
-            f"{len(labels)} rows cannot give {clients} clients at least {each} rows each: take at most "
+            f"{len(labels)} examples cannot give {clients} clients at least {each} each: take at most "
             f"{len(labels) // each} clients."
         )
 
 
-def _split(rows: Ints, parts: int) -> list[Ints]:
-    return [np.asarray(part, np.int64) for part in np.array_split(rows, parts)]
+def _split(indices: Ints, parts: int) -> list[Ints]:
+    return [np.asarray(part, np.int64) for part in np.array_split(indices, parts)]
 
 
 @dataclass(frozen=True)
 class Iid:
-    summary: ClassVar[str] = "rows spread evenly and at random"
+    summary: ClassVar[str] = "examples spread evenly and at random"
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         _check(labels, clients)
@@ -61,7 +66,7 @@ class Iid:
 
 @dataclass(frozen=True)
 class Shards:
-    summary: ClassVar[str] = "rows sorted by label, cut into shards, a few shards for each client (McMahan et al.)"
+    summary: ClassVar[str] = "examples sorted by label, cut into shards, a few shards for each client (McMahan et al.)"
     shards: int = 2
     """Shards for each client."""
 
@@ -79,7 +84,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class Pathological:
-    summary: ClassVar[str] = "each client has rows of a few classes only"
+    summary: ClassVar[str] = "each client has examples of a few classes only"
     classes_per_client: int = 2
     """Classes that each client has."""
 
@@ -97,14 +102,14 @@ class Pathological:
         hands: list[list[Ints]] = [[] for _ in range(clients)]
         for c, label in enumerate(classes):
             holders = np.flatnonzero(held[:, c])
-            rows = rng.permutation(np.flatnonzero(labels == label))
-            if len(rows) < len(holders):
+            indices = rng.permutation(np.flatnonzero(labels == label))
+            if len(indices) < len(holders):
                 least = int(np.unique(labels, return_counts=True)[1].min())
                 raise ValueError(
-                    f"Class {label} has {len(rows)} rows for the {len(holders)} clients that hold it: take fewer "
-                    f"clients (at most {least * len(classes) // k}) or fewer classes_per_client."
+                    f"Class {label} has {len(indices)} examples for the {len(holders)} clients that hold it: take "
+                    f"fewer clients (at most {least * len(classes) // k}) or fewer classes_per_client."
                 )
-            for client, part in zip(holders.tolist(), _split(rows, max(1, len(holders)))):
+            for client, part in zip(holders.tolist(), _split(indices, max(1, len(holders)))):
                 hands[client].append(part)
         groups = np.unique(held, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
         return Partition(tuple(np.concatenate(hand) for hand in hands), groups=groups)
@@ -115,7 +120,7 @@ class Dirichlet:
     summary: ClassVar[str] = "each class spread over clients by Dirichlet(alpha) shares; small alpha: very unlike"
     alpha: float = 0.5
     minimum: int = 10
-    """Least rows of a client; those below it get rows of the largest clients."""
+    """Least examples of a client; those with fewer get some of the largest clients."""
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         if not 0 < self.alpha < np.inf:
@@ -124,19 +129,19 @@ class Dirichlet:
         rng = _rng(seed, 4)
         hands: list[list[Ints]] = [[] for _ in range(clients)]
         for label in np.unique(labels):
-            rows = rng.permutation(np.flatnonzero(labels == label))
+            indices = rng.permutation(np.flatnonzero(labels == label))
             share = rng.dirichlet(np.full(clients, self.alpha))
             if not np.isfinite(share).all():  # every gamma draw underflowed: alpha is tiny, one client takes it all
                 share = np.eye(clients)[rng.integers(clients)]
-            cuts = np.round(np.cumsum(share)[:-1] * len(rows)).astype(int)
-            for hand, part in zip(hands, np.split(rows, cuts)):
+            cuts = np.round(np.cumsum(share)[:-1] * len(indices)).astype(int)
+            for hand, part in zip(hands, np.split(indices, cuts)):
                 hand.append(part)
         return Partition(tuple(_topped_up([np.concatenate(h) for h in hands], max(1, self.minimum), rng)))
 
 
 def _topped_up(hands: list[Ints], minimum: int, rng: np.random.Generator) -> list[Ints]:
-    """Move rows at random from the largest client until nobody has fewer than `minimum`. Ends: each move adds a row
-    that is missing, and there are enough rows."""
+    """Move examples at random from the largest client until nobody has fewer than `minimum`. This ends: every move
+    fills a gap, and there are enough examples."""
     hands = [rng.permutation(hand) for hand in hands]
     sizes = np.array([len(hand) for hand in hands])
     for poor in range(len(hands)):
@@ -183,11 +188,13 @@ class PrimarySecondary:
             each -= 1
             counts = np.stack([_rounded(row * each) for row in share])
         if each < 1:
-            raise ValueError(f"{len(labels)} rows are too few for {clients} clients of equal size: take fewer clients.")
+            raise ValueError(
+                f"{len(labels)} examples are too few for {clients} clients of equal size: take fewer clients."
+            )
         hands: list[list[Ints]] = [[] for _ in range(clients)]
         for c, label in enumerate(classes):
-            rows = rng.permutation(np.flatnonzero(labels == label))
-            for hand, part in zip(hands, np.split(rows, np.cumsum(counts[:, c]))):
+            indices = rng.permutation(np.flatnonzero(labels == label))
+            for hand, part in zip(hands, np.split(indices, np.cumsum(counts[:, c]))):
                 hand.append(part)
         return Partition(tuple(np.concatenate(h) for h in hands))
 
@@ -202,7 +209,9 @@ def _rounded(values: NDArray[np.float64]) -> Ints:
 
 @dataclass(frozen=True)
 class Rotated:
-    summary: ClassVar[str] = "iid rows; images turned by 0, 90, 180 or 270 degrees: four hidden groups (IFCA, PFLIC)"
+    summary: ClassVar[str] = (
+        "iid examples; images turned by 0, 90, 180 or 270 degrees: four hidden groups (IFCA, PFLIC)"
+    )
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         _check(labels, clients)
@@ -239,14 +248,14 @@ class Topology:
         hands: list[list[Ints]] = [[] for _ in range(clients)]
         for label in range(needed):
             holders = np.flatnonzero([label in sets[g] for g in groups])
-            rows = rng.permutation(np.flatnonzero(labels == label))
-            if len(rows) < len(holders):
+            indices = rng.permutation(np.flatnonzero(labels == label))
+            if len(indices) < len(holders):
                 most = self.nodes * min((labels == c).sum() // sum(c in s for s in sets) for c in range(needed))
                 raise ValueError(
-                    f"Label {label} has {len(rows)} rows for {len(holders)} clients: "
+                    f"Label {label} has {len(indices)} examples for {len(holders)} clients: "
                     + (f"take at most {most} clients." if most else "take another partition.")
                 )
-            for client, part in zip(holders, _split(rows, len(holders))):
+            for client, part in zip(holders, _split(indices, len(holders))):
                 hands[client].append(part)
         edges = np.array([[bool(set(a) & set(b)) and a != b for b in sets] for a in sets])
         return Partition(tuple(np.concatenate(h) for h in hands), groups=groups, edges=edges)
@@ -254,12 +263,12 @@ class Topology:
 
 @dataclass(frozen=True)
 class ByGroup:
-    summary: ClassVar[str] = "natural: each client has rows of one group (a person, a hospital, a hidden group)"
+    summary: ClassVar[str] = "natural: each client has the examples of one group (a person, a hospital, a hidden group)"
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         if group is None:
             raise ValueError(
-                "by_group needs data with natural groups: har, synthetic, or your own with client=… "
+                "by_group needs data with natural groups: har, heart, synthetic, or your own with client=… "
                 "For this data take iid, dirichlet, pathological or another partition."
             )
         found = np.unique(group)
@@ -269,20 +278,22 @@ class ByGroup:
                 f"clients={len(found)}, or a multiple of it (each group is then cut in parts)."
             )
         parts = clients // len(found)
-        rows: list[Ints] = []
+        indices: list[Ints] = []
         for value in found:
             own = np.flatnonzero(group == value).astype(np.int64)
             if len(own) < parts:
-                raise ValueError(f"Group {value} has {len(own)} rows for {parts} clients: take clients={len(found)}.")
-            rows += _split(own, parts)  # in order: rows of a group may be ordered in time
+                raise ValueError(
+                    f"Group {value} has {len(own)} examples for {parts} clients: take clients={len(found)}."
+                )
+            indices += _split(own, parts)  # in order: examples of a group may be ordered in time
         groups = np.repeat(np.arange(len(found), dtype=np.int64), parts)
         # One client a group is no hidden grouping: there is nobody to be grouped with.
-        return Partition(tuple(rows), groups=groups if parts > 1 else None)
+        return Partition(tuple(indices), groups=groups if parts > 1 else None)
 
 
 @dataclass(frozen=True)
 class QuantitySkew:
-    summary: ClassVar[str] = "iid labels, very unlike sizes, by Dirichlet(alpha) shares of the rows"
+    summary: ClassVar[str] = "iid labels, very unlike sizes, by Dirichlet(alpha) shares of the examples"
     alpha: float = 0.5
     minimum: int = 10
 
@@ -299,6 +310,29 @@ class QuantitySkew:
         return Partition(tuple(_topped_up([np.asarray(p) for p in np.split(order, cuts)], max(1, self.minimum), rng)))
 
 
+@dataclass(frozen=True)
+class FeatureShift:
+    summary: ClassVar[str] = "each client's images with a color, contrast, blur and noise of its own; labels iid"
+    labels: Literal["iid", "dirichlet"] = "iid"
+    """How labels are spread: evenly, or by Dirichlet(alpha) shares."""
+    alpha: float = 0.5
+    """For labels=dirichlet: small values make the clients' labels very unlike."""
+    strength: float = 1.0
+    """Factor on all changes; 0 changes nothing."""
+
+    def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
+        if not 0 <= self.strength < np.inf:
+            raise ValueError(f"strength={self.strength} must be at least 0 and finite (1: clearly visible).")
+        if self.labels not in ("iid", "dirichlet"):
+            raise ValueError(f"labels='{self.labels}' must be 'iid' or 'dirichlet'.")
+        spread = Iid() if self.labels == "iid" else Dirichlet(self.alpha)
+        made = spread(labels, clients, seed)
+        return replace(made, shifts=tuple(draw(seed, client, self.strength) for client in range(clients)))
+
+
+BY_LABEL = frozenset(("shards", "pathological", "dirichlet", "primary_secondary", "topology"))
+"""Partitions that spread classes: there are none in a regression."""
+
 PARTITIONS: dict[str, type[Scheme]] = {
     "iid": Iid,
     "shards": Shards,
@@ -309,4 +343,5 @@ PARTITIONS: dict[str, type[Scheme]] = {
     "topology": Topology,
     "by_group": ByGroup,
     "quantity": QuantitySkew,
+    "feature_shift": FeatureShift,
 }

@@ -121,6 +121,10 @@ class RemoteFederation:
         return max(info.classes for info in self.infos)
 
     @property
+    def outputs(self) -> int:
+        return self.classes
+
+    @property
     def shape(self) -> tuple[int, ...]:
         return tuple(map(int, self.infos[0].shape.split()))
 

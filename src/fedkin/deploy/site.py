@@ -95,7 +95,7 @@ class SiteConfig:
         """A federation of this one client."""
         shares: dict[str, Any] = {"test": self.test, "validation": self.validation, "seed": self.seed}
         if self.kind == "own":
-            return federate(from_file(self.data, label=self.label), partition="by_group", **shares)
+            return federate(from_file(self.data, name=self.name, label=self.label), partition="by_group", **shares)
         spread: dict[str, Any] = {
             "partition": self.partition,
             "clients": self.clients,
@@ -105,7 +105,7 @@ class SiteConfig:
         turns = whole.partition.turns
         mine = replace(
             whole.partition,
-            rows=(whole.partition.rows[self.part],),
+            indices=(whole.partition.indices[self.part],),
             groups=None,
             edges=None,
             turns=None if turns is None else turns[[self.part]],

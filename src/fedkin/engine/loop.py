@@ -29,7 +29,7 @@ from fedkin.engine.runner import RunSpec, Task
 from fedkin.engine.serial import Serial
 from fedkin.engine.trackers import Tracker
 from fedkin.maths.cluster import rand_index
-from fedkin.models.build import Source, maker, resolve
+from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
 from fedkin.protocol import Method, Server, State, Training
 from fedkin.results.history import History
@@ -78,7 +78,8 @@ def run(
         method = by_name(method)
     options, training = settled(options or Options(), training or Training(), settings)
     source = resolve(model, federation.description.get("data", "own"))
-    make = maker(source, federation.shape, federation.classes, options.seed, model_options or {})
+    make = maker(source, federation.shape, federation.outputs, options.seed, model_options or {})
+    check_outputs(make(0), federation.example, federation.outputs)
     spec = RunSpec(method, federation, lambda: make(0), head, training, options.seed)
     config = {
         "label": label or type(method).__name__,
@@ -149,14 +150,20 @@ class _Loop:
             summary = json.loads((checkpoint.folder / "summary.json").read_text())
             return Result(summary, self.history, state, out)
         self.history = History(checkpoint.folder / "history.jsonl", keep=kept)
+        warnings: list[str] = []
         if state is None:
             state = method.init(self._present(1))
             for client, metric, value in self.spec.federation.facts():
                 self.history.add(0, client, metric, value)
+            warnings = method.warnings(self._present(1), options.rounds)
+            for text in warnings:
+                self.history.add(0, None, "warning", text)
         checkpoint.start(self.config)
         self.context = RunContext(self.spec, options, self.fed, checkpoint, self.history, self._engine(), self.trackers)
         for tracker in self.trackers:
             tracker.start(self.config, done)
+            for text in warnings:
+                tracker.warn(text)
         for round in range(done + 1, options.rounds + 1):
             begin = time.perf_counter()
             self._mark = len(self.history.records)

@@ -16,7 +16,7 @@ class Tracker:
         """After each round: means over the clients measured in it, seconds, and how many clients answered."""
 
     def warn(self, text: str) -> None:
-        """A client was dropped from a round."""
+        """A client was dropped from a round, or the method says before round 1 why it cannot act."""
 
     def finish(self, summary: dict[str, Any]) -> None:
         """After the last round."""

@@ -1,159 +1,241 @@
-"""`fedkin bench`: our own leaderboard. Every method on every data set and partition at one fixed budget."""
+"""`fedkin bench`: our own leaderboard. Every method on every track, with the same budget for tuning."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedkin.experiments.carry_out import Job, run_all
+from fedkin.experiments.cells import FOLDER, Cells, Job
 from fedkin.experiments.declare import Setting
+from fedkin.experiments.outcome import brief
 from fedkin.methods import METHODS
 from fedkin.registry import lookup
-from fedkin.report.tables import markdown, percent, size
-from fedkin.results.store import write_json
+from fedkin.report.tables import markdown
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-DATA = {"fashion-mnist": ("cnn2", 0.25), "cifar10": ("cnn2", 0.25), "har": ("har", 0.5)}
-PARTITIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "iid": ("iid", {}),
-    "pathological": ("pathological", {"classes_per_client": 2}),
-    "dirichlet": ("dirichlet", {"alpha": 0.1}),
-    "natural": ("by_group", {}),
-}
-BUDGET = (
-    "20 clients (30 people where natural), at most 120 rows each (half to learn from, a tenth to validate, the rest to "
-    "test), 10 rounds, everybody takes part, 2 local epochs, batch 16, SGD with rate 0.05; every method with its own "
-    "defaults, nothing tuned (DC-PFL aggregates in every round, as the others do)"
-)
-EPOCHS = 2
-# By default DC-PFL counts 5 epochs between aggregations: here that were 3 rounds, and 10 rounds no split.
-OPTIONS = dict.fromkeys(("dcpfl", "dcpfl-nola", "dcpfl-nodc"), f",tau={EPOCHS}")
+    from fedkin.experiments.carry_out import Progress
+    from fedkin.experiments.estimate import Status
+    from fedkin.experiments.leaderboard import Board
 
-
-def track(data: str, partition: str) -> Setting | None:
-    """None where there is no such thing: only har has natural clients."""
-    scheme, options = PARTITIONS[partition]
-    if partition == "natural" and data != "har":
-        return None
-    clients = 30 if partition == "natural" else 20
-    return Setting(data, scheme, clients, 120, 10, DATA[data][0], options, 0.4, lr=0.05, epochs=EPOCHS, batch_size=16)
+GRID = (0.03, 0.1, 0.3)
+"""Learning rates that every method is tried with, on the data of seed 0; validation chooses."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """One method on the leaderboard."""
+class Track:
+    setting: Setting
+    """Its learning rate is replaced by the chosen one."""
+    seeds: int = 3
 
-    method: str
-    rank: float
-    """Mean over tracks of its rank by personal accuracy; those that tie share theirs."""
-    accuracy: dict[str, float]
-    worst_decile: float
-    """Mean over tracks of the accuracy of the worst-served tenth of clients."""
-    megabytes: float
-    """Mean over tracks, both ways, a round and client."""
-    seconds: float
-    """Mean over tracks of the computing time of a run on this machine."""
+
+def _images(data: str, partition: str, **changes: Any) -> Track:
+    usual = Setting(
+        data,
+        partition,
+        20,
+        50,
+        "fcnn2",
+        width=0.3,
+        examples=500,
+        test=0.4,
+        validation=0.1,
+        epochs=2,
+        batch_size=32,
+    )
+    return Track(replace(usual, **changes))
+
+
+HAR = Setting("har", "by_group", 30, 50, "fcnn2", width=0.3, test=0.4, validation=0.1, epochs=1, batch_size=32)
+HEART = Setting("heart", "by_group", 4, 50, "mlp", test=0.4, validation=0.1, epochs=1, batch_size=16)
+TRACKS: dict[str, Track] = {
+    "fashion-dirichlet": _images("fashion-mnist", "dirichlet", partition_options={"alpha": 0.1}),
+    "fashion-pathological": _images("fashion-mnist", "pathological", partition_options={"classes_per_client": 2}),
+    "fashion-iid": _images("fashion-mnist", "iid"),
+    "cifar10-dirichlet": _images("cifar10", "dirichlet", partition_options={"alpha": 0.1}, epochs=1),
+    "mnist-rotated": _images("mnist", "rotated"),
+    "mnist-feature-shift": _images("mnist", "feature_shift"),
+    "har-natural": Track(HAR, seeds=5),
+    "heart-natural": Track(HEART, seeds=5),
+}
+BUDGET = (
+    "20 clients with up to 250 training, 50 validation and 200 test examples (HAR: 30 people, about 170 training "
+    "windows; heart: 4 hospitals), everybody takes part in 50 rounds of 2 epochs (CIFAR-10, HAR, heart: 1), batch 32 "
+    "(heart: 16), plain SGD, a network with two hidden layers of 60 and 30 units (heart: one of 64). Each method takes "
+    f"the learning rate, of {', '.join(map(str, GRID))}, with the best validation accuracy on seed 0; everything else "
+    "is its default. 3 seeds, 5 on HAR and heart"
+)
 
 
 def bench(
     *,
-    data: Sequence[str] = (),
-    partitions: Sequence[str] = (),
+    tracks: Sequence[str] = (),
     methods: Sequence[str] = (),
-    seeds: int = 1,
     out: Path = Path("runs/bench"),
+    cells: Path | None = None,
     workers: int = 0,
     console: Console,
-) -> list[Place]:
-    """Run the leaderboard, print it and write it to `out`; data sets, partitions and methods not named: all."""
+) -> Board:
+    """Run the leaderboard, print it and write it to `out`; by default all tracks and methods."""
     from fedkin.engine.progress import counting
-    from fedkin.report.tables import terminal
 
-    data, partitions, methods = data or list(DATA), partitions or list(PARTITIONS), methods or list(METHODS)
+    names, chosen_tracks = known(methods, tracks)
+    store = store_of(cells, out)
+    failed: dict[str, str] = {}
+    for name, track in chosen_tracks.items():
+        with counting(name, console) as on_progress:
+            failed |= run_track(names, track, out, store, workers, on_progress)
+    found = collect(names, chosen_tracks, store, failed)
+    show(found, console)
+    for path in write(found, out):
+        print(f"  {path}")
+    return found
+
+
+def known(methods: Sequence[str], tracks: Sequence[str]) -> tuple[list[str], dict[str, Track]]:
+    """The methods and tracks of these names; none: all of them."""
     for name in methods:
         lookup(METHODS, name, "method")
-    for given, known in ((data, DATA), (partitions, PARTITIONS)):
-        for word in given:
-            if word not in known:
-                raise ValueError(f"bench does not know '{word}'. Known: {', '.join(known)}.")
-    tracks = {
-        f"{name} {partition}": setting
-        for name in data
-        for partition in partitions
-        if (setting := track(name, partition)) is not None
-    }
-    jobs = {
-        (name, label, seed): Job(name + OPTIONS.get(name, ""), setting, DATA[setting.data][1], seed)
-        for label, setting in tracks.items()
-        for name in methods
-        for seed in range(seeds)
-    }
-    with counting("bench", console) as on_progress:
-        failed = run_all(list(jobs.values()), out, workers=workers, on_progress=on_progress)
-    places = ranked({k: out / "runs" / j.name for k, j in jobs.items() if j.name not in failed})
-    header, rows = table(places, list(tracks))
-    console.print(terminal("Leaderboard", header, rows, BUDGET))
-    lost = [f"{name} on {label}: {failed[j.name]}" for (name, label, _), j in jobs.items() if j.name in failed]
-    for line in lost:
-        console.print(f"Not run, so not ranked: {line}", markup=False, highlight=False)
-    command = f"fedkin bench --data {','.join(data)} --partitions {','.join(partitions)} --seeds {seeds}"
-    about = {"command": command, "budget": BUDGET, "seeds": seeds, "not run": lost}
-    write_json(out / "leaderboard.json", {**about, "methods": [vars(p) for p in places]})
-    text = f"{BUDGET}; seeds: {seeds}.\n\n{markdown(header, rows)}"
-    text += "".join(f"\nNot run, so not ranked: {line}\n" for line in lost)
-    (out / "leaderboard.md").write_text(text)
-    print(f"leaderboard.md and leaderboard.json are in {out}.")
-    return places
+    for name in tracks:
+        if name not in TRACKS:
+            raise ValueError(f"There is no track '{name}'. Known: {', '.join(TRACKS)}.")
+    return list(methods or METHODS), {name: TRACKS[name] for name in tracks or TRACKS}
 
 
-def ranked(folders: dict[tuple[str, str, int], Path]) -> list[Place]:
-    """Methods by mean rank over the tracks that they were all measured on."""
-    from scipy.stats import rankdata
-
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for (name, label, _), folder in folders.items():
-        summary = json.loads((folder / "summary.json").read_text())
-        summary["wall"] = json.loads((folder / "cell.json").read_text())["seconds"]
-        found.setdefault(name, {}).setdefault(label, []).append(summary)
-    tracks = sorted({label for by_track in found.values() for label in by_track})
-    whole = [name for name, by_track in found.items() if set(by_track) == set(tracks)]
-    accuracy = np.array([[np.mean([s["personal"]["mean"] for s in found[m][t]]) for t in tracks] for m in whole])
-    ranks = rankdata(-accuracy.round(6), axis=0).mean(1) if whole else np.empty(0)
-    places = []
-    for i, name in enumerate(whole):
-        runs = [s for t in tracks for s in found[name][t]]
-        traffic = [(s["bytes_down"] + s["bytes_up"]) / s["rounds"] / s["clients"] / 1e6 for s in runs]
-        places.append(
-            Place(
-                name,
-                float(ranks[i]),
-                {t: float(accuracy[i, j]) for j, t in enumerate(tracks)},
-                float(np.mean([s["personal"]["worst_decile"] for s in runs])),
-                float(np.mean(traffic)),
-                float(np.mean([s["wall"] for s in runs])),
-            )
-        )
-    return sorted(places, key=lambda p: (p.rank, p.method))
+def store_of(cells: Path | None, out: Path) -> Cells:
+    """The named folder of stored results, else the repository's, else one in `out`."""
+    return Cells(cells or (FOLDER if FOLDER.parent.exists() else out / "cells"))
 
 
-def table(places: list[Place], tracks: list[str]) -> tuple[list[str], list[list[str]]]:
-    header = ["method", "mean rank", *(f"{t} %" for t in tracks), "worst 10 %", "traffic", "seconds"]
-    rows = [
-        [
-            p.method,
-            f"{p.rank:.1f}",
-            *(percent(p.accuracy[t]) for t in tracks),
-            percent(p.worst_decile),
-            size(1e6 * p.megabytes),
-            f"{p.seconds:.1f}",
-        ]
-        for p in places
+def tuning(method: str, track: Track) -> dict[float, Job]:
+    """Learning rate to its run on seed 0."""
+    return {lr: Job(method, replace(track.setting, lr=lr), 0) for lr in GRID}
+
+
+def chosen(method: str, track: Track, cells: Cells) -> float | None:
+    """The learning rate with the best validation accuracy, of those whose run did not fail; None if a run is missing,
+    or if all failed."""
+    failures = cells.failures
+    scores: dict[float, float] = {}
+    for lr, job in tuning(method, track).items():
+        result = cells.get(job)
+        if result is not None:
+            values = [v for v in result.get("validation") or [] if v is not None]
+            scores[lr] = float(np.mean(values)) if values else -1.0
+        elif job.name not in failures:
+            return None
+    return max(scores, key=lambda lr: scores[lr]) if scores else None
+
+
+def seeds_of(method: str, track: Track, lr: float) -> list[Job]:
+    return [Job(method, replace(track.setting, lr=lr), seed) for seed in range(track.seeds)]
+
+
+def run_track(
+    methods: Sequence[str], track: Track, out: Path, cells: Cells, workers: int, on_progress: Progress
+) -> dict[str, str]:
+    """Tune every method, then run its seeds. Returns the runs that failed, with the reason."""
+    from fedkin.experiments.carry_out import run_all
+
+    jobs = [job for method in methods for job in tuning(method, track).values()]
+    failed = run_all(jobs, out, cells, workers=workers, on_progress=on_progress)
+    jobs = [
+        job
+        for method in methods
+        if (lr := chosen(method, track, cells)) is not None
+        for job in seeds_of(method, track, lr)
     ]
-    return header, rows
+    return failed | run_all(jobs, out, cells, workers=workers, on_progress=on_progress)
+
+
+def collect(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, failed: Mapping[str, str]) -> Board:
+    """The leaderboard from stored results; what failed or is missing is named."""
+    from fedkin.experiments.leaderboard import Entry, board
+
+    entries: dict[tuple[str, str], Entry] = {}
+    failures: list[str] = []
+    for name, track in tracks.items():
+        for method in methods:
+            lr = chosen(method, track, cells)
+            jobs = seeds_of(method, track, lr) if lr is not None else list(tuning(method, track).values())
+            results = [cells.get(job) for job in jobs]
+            known = [r for r in results if r is not None]
+            if lr is None or len(known) < len(jobs):
+                reasons = [failed[job.name] for job in jobs if job.name in failed]
+                failures.append(f"{method} on {name}: {brief(reasons[0]) if reasons else 'not run yet'}")
+                continue
+            s = track.setting
+            entries[method, name] = Entry(
+                _table(known, "personal"),
+                _table(known, "tests"),
+                float(np.mean([sum(r["bytes"]) for r in known])) / s.rounds / s.clients / 1e6,
+                float(np.mean([r["seconds"] for r in known])),
+                lr,
+            )
+    return board(entries, failures)
+
+
+def _table(results: Sequence[Mapping[str, Any]], name: str) -> Any:
+    return np.array([[np.nan if v is None else v for v in r[name]] for r in results], float)
+
+
+def write(found: Board, out: Path) -> list[Path]:
+    """The leaderboard as JSON, Markdown and two figures."""
+    from fedkin.experiments.leaderboard import critical_difference, pareto
+    from fedkin.results.store import write_json
+
+    out.mkdir(parents=True, exist_ok=True)
+    made = [out / "leaderboard.json", out / "leaderboard.md"]
+    write_json(made[0], {"command": "fedkin bench", "budget": BUDGET, **found.to_json()})
+    made[1].write_text(text(found))
+    if len(found.lines) > 1:
+        for name, draw in (("critical-difference", critical_difference), ("pareto", pareto)):
+            made.append(out / f"leaderboard-{name}.png")
+            draw(found).savefig(made[-1], dpi=110)
+    return made
+
+
+def text(found: Board) -> str:
+    parts = [f"{BUDGET}.", "", found.words(), "", markdown(*found.table())]
+    if found.winners:
+        parts += [markdown(*found.winner_table())]
+    if found.failures:
+        parts += ["Not ranked, because a run failed or is missing: " + "; ".join(found.failures) + "."]
+    return "\n".join(parts) + "\n"
+
+
+def show(found: Board, console: Console) -> None:
+    from fedkin.report.tables import terminal
+
+    console.print(terminal("Leaderboard", *found.table(), BUDGET))
+    console.print(found.words(), markup=False, highlight=False)
+    for line in found.failures:
+        console.print(f"Not ranked: {line}", markup=False, highlight=False)
+
+
+def show_status(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, console: Console) -> None:
+    from fedkin.experiments.estimate import Status, status
+    from fedkin.report.tables import terminal
+
+    rows, failures, total = [], cells.failures, Status(0, 0, 0.0, 0.0)
+    for name, track in tracks.items():
+        jobs: list[Job] = []
+        for method in methods:
+            jobs += tuning(method, track).values()
+            jobs += seeds_of(method, track, chosen(method, track, cells) or GRID[0])
+        found = status([job for job in jobs if job.name not in failures], cells, {})
+        lost = len({job.name for job in jobs if job.name in failures})
+        total = Status(*(a + b for a, b in zip(astuple(total), astuple(found))))
+        rows.append((name, *_columns(found, lost)))
+    rows.append(("all together", *_columns(total, len(failures))))
+    header = ("track", "runs done", "failed", "core hours spent", "hours left")
+    console.print(terminal("Leaderboard", header, rows, f"Stored results: {cells.folder}."))
+
+
+def _columns(found: Status, lost: int) -> tuple[str, str, str, str]:
+    return (f"{found.done} of {found.total}", str(lost), f"{found.spent / 3600:.2f}", f"{found.hours_left:.2f}")

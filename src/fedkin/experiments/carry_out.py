@@ -1,177 +1,195 @@
-"""Runs the cells of an item: side by side, one a core, each resumed where it was; finished ones are not run again."""
+"""Run cells side by side, one on each core. Stored results are read, finished runs are not run again, stopped ones
+resume."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from fedkin.experiments.declare import Cell, Item, Run, Scale, Setting, key, scaled
+from fedkin.experiments.cells import Cells, Job, extract, job
+from fedkin.experiments.declare import Item, Run, Setting
 from fedkin.experiments.outcome import Outcome
 
-DRAWS = 100  # of the partition, for a level of heterogeneity
+Progress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run, complete: what it does is a function of this alone."""
-
-    method: str
-    setting: Setting
-    width: float
-    seed: int
-
-    @property
-    def name(self) -> str:
-        digest = hashlib.blake2b(key(self).encode(), digest_size=6).hexdigest()
-        method = "".join(c if c.isalnum() or c in "-=." else "_" for c in self.method)[:60]
-        return f"{self.setting.data}-{self.setting.partition}-{method}-seed{self.seed}-{digest}"
-
-
-def job(cell: Cell, scale: Scale, seed: int) -> Job:
-    setting = scaled(cell.setting, scale)
-    eighth = max(min(8, setting.rounds // 2), setting.rounds // 8)
-    method = cell.method.format(eighth=eighth, epochs=setting.epochs)
-    return Job(method, setting, scale.width, seed)
+def silent(done: int, total: int, label: str) -> None:
+    """Report no progress."""
 
 
 def carry_out(
     name: str,
     item: Item,
-    scale: Scale,
+    scale: str,
     out: Path,
+    cells: Cells,
     *,
     seeds: int | None = None,
     only: Sequence[str] = (),
+    keep: Mapping[str, Collection[str]] | None = None,
     workers: int = 0,
-    on_progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    on_progress: Progress = silent,
 ) -> Outcome:
-    """Run what is missing and read the rest. `told(done, total, label)` hears of every run that has ended."""
-    count = seeds if seeds is not None else item.seeds_at(scale)
-    cells = [c for c in item.cells if not only or c.row in only or c.method.split(",")[0] in only]
-    if only and not cells:
+    """Run what is missing of an item and read the rest. `keep` says what other items need of the same runs (see
+    `needs`); `on_progress(done, total, label)` is called after each run."""
+    wanted = jobs_of(name, item, scale, seeds=seeds, only=only)
+    keep = {one.name: {*item.keep, *(keep or {}).get(one.name, ())} for one in wanted.values()}
+    failed = run_all(list(wanted.values()), out, cells, keep=keep, workers=workers, on_progress=on_progress)
+    return collect(name, item, scale, cells, seeds=seeds, only=only, failed=failed)
+
+
+def needs(items: Mapping[str, Item], scale: str) -> dict[str, set[str]]:
+    """What is to be kept of each run, by name, for all of these items together."""
+    out: dict[str, set[str]] = {}
+    for name, item in items.items():
+        for one in jobs_of(name, item, scale).values():
+            out.setdefault(one.name, set()).update(item.keep)
+    return out
+
+
+def jobs_of(
+    name: str, item: Item, scale: str, *, seeds: int | None = None, only: Sequence[str] = ()
+) -> dict[tuple[str, str, int], Job]:
+    """(row, column, seed) to its job, for the cells that are run at this scale."""
+    chosen = [c for c in item.cells if not only or c.row in only or c.column in only or c.method.split(",")[0] in only]
+    if not chosen:
         raise ValueError(f"--only {','.join(only)} leaves nothing of {name}; its rows: {', '.join(item.rows())}.")
-    jobs = {(cell.row, cell.column, seed): job(cell, scale, seed) for cell in cells for seed in range(count)}
-    failed = run_all(list(jobs.values()), out, workers=workers, on_progress=on_progress)
+    count = item.seeds_at(scale) if seeds is None else seeds
+    found = {(c.row, c.column, seed): job(c, scale, seed) for c in chosen for seed in range(count)}
+    return {index: one for index, one in found.items() if one is not None}
+
+
+def collect(
+    name: str,
+    item: Item,
+    scale: str,
+    cells: Cells,
+    *,
+    seeds: int | None = None,
+    only: Sequence[str] = (),
+    failed: Mapping[str, str] | None = None,
+) -> Outcome:
+    """The outcome of an item from stored results alone; what is missing is said."""
+    failed = failed if failed is not None else cells.failures
     runs: dict[tuple[str, str], list[Run]] = {}
     missing: dict[tuple[str, str], str] = {}
-    seconds = 0.0
-    counted: set[str] = set()
-    for cell in cells:
-        place = (cell.row, cell.column)
-        for seed in range(count):
-            one = jobs[(*place, seed)]
-            if one.name in failed:
-                missing[place] = failed[one.name]  # of other seeds there may be runs
+    seconds: dict[str, float] = {}
+    wanted = jobs_of(name, item, scale, seeds=seeds, only=only)
+    for cell in item.cells:
+        index = (cell.row, cell.column)
+        own = {seed: one for (row, column, seed), one in wanted.items() if (row, column) == index}
+        if not own and not only:
+            missing[index] = f"not run at scale {scale}"
+        for seed, one in own.items():
+            result = cells.get(one, item.keep)
+            if result is None:
+                missing[index] = failed.get(one.name, "not run yet")
                 continue
-            folder = out / "runs" / one.name
-            runs.setdefault(place, []).append(Run(replace(cell, setting=one.setting), seed, folder))
-            if one.name not in counted:
-                counted.add(one.name)
-                seconds += json.loads((folder / "cell.json").read_text())["seconds"]
-    return Outcome(name, item, scale, runs, missing, seconds)
+            runs.setdefault(index, []).append(Run(cell, one.setting, seed, result))
+            seconds[one.name] = result["seconds"]
+    return Outcome(name, item, scale, runs, missing, sum(seconds.values()))
 
 
 def run_all(
     jobs: Sequence[Job],
     out: Path,
+    cells: Cells,
     *,
+    keep: Mapping[str, Collection[str]] | None = None,
     workers: int = 0,
-    on_progress: Callable[[int, int, str], None] = lambda done, total, label: None,
+    on_progress: Progress = silent,
 ) -> dict[str, str]:
-    """Every job once; returns those that could not be run, with the reason."""
-    distinct = list({j.name: j for j in jobs}.values())
-    waiting = [j for j in distinct if not finished(out, j)]
-    absent = {data: why for data in {j.setting.data for j in waiting} if (why := unavailable(data))}
-    failed = {j.name: absent[j.setting.data] for j in waiting if j.setting.data in absent}
+    """Run every job once. Returns those that could not be run, with the reason."""
+    from fedkin.experiments.federations import unavailable
+
+    keep = keep or {}
+    distinct = {j.name: j for j in jobs}
+    waiting = []
+    for name, one in distinct.items():
+        if cells.get(one, keep.get(name, ())) is None and not _stored(one, out, cells, keep.get(name, ())):
+            waiting.append(one)
+    absent = {j.folder: why for j in {j.folder: j for j in waiting}.values() if (why := unavailable(j.setting))}
+    failed = {j.name: absent[j.folder] for j in waiting if j.folder in absent}
+    waiting = [j for j in waiting if j.name not in failed]
     # jobs on the same data next to each other: a worker keeps what it has loaded
-    waiting = sorted(
-        (j for j in waiting if j.name not in failed), key=lambda j: (j.setting.data, key(j.setting), j.seed)
-    )
+    waiting.sort(key=lambda j: (j.setting.data, j.seed, j.folder))
     done = len(distinct) - len(waiting)
     on_progress(done, len(distinct), "")
-    if not waiting:
-        return failed
+
+    def ended(one: Job, wait_for: Callable[[], object]) -> None:
+        nonlocal done
+        try:
+            wait_for()
+            _stored(one, out, cells, keep.get(one.name, ()))
+        except Exception as error:  # one run that fails must not cost the others
+            first = str(error).strip().split("\n")[0]  # the rest of a client's error is its traceback
+            failed[one.name] = f"failed: {type(error).__name__}: {first}"
+        cells.note(one, failed.get(one.name, ""))
+        done += 1
+        on_progress(done, len(distinct), one.name)
+
     count = min(workers or os.cpu_count() or 1, len(waiting))
-    if count == 1:  # in this process
-        for number, one in enumerate(waiting, start=done + 1):
-            _try(lambda one=one: run_one(one, out), one, failed)  # type: ignore[misc]
-            on_progress(number, len(distinct), one.name)
+    if count == 1:
+        _alone()
+    if count <= 1:  # in this process
+        for one in waiting:
+            ended(one, lambda one=one: run_one(one, out))  # type: ignore[misc]
         return failed
     queue = iter(waiting)
     with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_alone) as pool:
         running = {pool.submit(run_one, j, out): j for _, j in zip(range(count), queue)}
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                ended = running.pop(future)
-                _try(future.result, ended, failed)
-                done += 1
-                on_progress(done, len(distinct), ended.name)
+                ended(running.pop(future), future.result)
                 if (following := next(queue, None)) is not None:
                     running[pool.submit(run_one, following, out)] = following
     return failed
 
 
-def _try(function: Callable[[], object], job: Job, failed: dict[str, str]) -> None:
-    """One run that fails must not cost the hours of the others: it is said in the outcome, and run again next time."""
-    try:
-        function()
-    except Exception as error:
-        first = str(error).strip().split("\n")[0]  # of an error at a client the rest is its traceback
-        failed[job.name] = f"failed: {type(error).__name__}: {first}"
-
-
-def unavailable(data: str) -> str:
-    """Why this data cannot be had; empty where it can."""
-    try:
-        _arrays(data)
-    except FileNotFoundError as error:
-        return str(error)
-    return ""
-
-
 def _alone() -> None:
-    """In each worker: one thread, since there are as many workers as cores."""
+    """One thread for each run: runs go side by side, and so small ones gain nothing from more."""
     import torch
 
     torch.set_num_threads(1)
 
 
-def finished(out: Path, job: Job) -> bool:
-    return (out / "runs" / job.name / "cell.json").exists()
+def _stored(one: Job, out: Path, cells: Cells, keep: Collection[str]) -> bool:
+    """Store the result of a finished run; False if it has not finished, or measured too seldom for what is wanted."""
+    folder = out / "runs" / one.name
+    if not (folder / "finished.json").exists():
+        return False
+    about = json.loads((folder / "finished.json").read_text())
+    if about["every"] != one.setting.evaluate_every and {"curve", "time"} & set(keep):
+        shutil.rmtree(folder)
+        return False
+    cells.put(one, extract(folder, one.setting, keep, about["seconds"]))
+    return True
 
 
-def run_one(job: Job, out: Path) -> None:
+def run_one(one: Job, out: Path) -> None:
     from fedkin.engine.loop import run
-    from fedkin.methods import method
-    from fedkin.results.comparison import parse
 
-    setting, folder = job.setting, out / "runs" / job.name
-    federation = _federation(key(setting), job.seed)
-    begin = time.perf_counter()  # without loading: the first run on some data does that for the others
-    name, fields = parse(job.method)
-    if fields.get("nodes") is True:  # FedCEDAR's case study: its server knows the nodes
-        assert federation.groups is not None
-        fields["nodes"] = tuple(federation.groups.tolist())
-    train = len(federation.splits[0].train)
+    setting, folder = one.setting, out / "runs" / one.name
+    federation = _federation(setting_key(setting), one.seed)
+    begin = time.process_time()  # without loading: the first run on some data does that for the others
+    train = max(1, round(float(federation.sizes.float().mean())))
     run(
-        method(name, **fields),
+        method_of(one.method, federation),
         federation,
         model=setting.model,
-        model_options={"width": job.width},
-        label=job.method,
+        model_options={"width": setting.width},
+        label=one.method,
         out=folder,
         engine="serial",
-        seed=job.seed,
+        seed=one.seed,
         rounds=setting.rounds,
         participation=setting.participation,
         lr=setting.lr,
@@ -182,8 +200,24 @@ def run_one(job: Job, out: Path) -> None:
         save_models=False,
     )
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    seconds = time.perf_counter() - begin
-    (folder / "cell.json").write_text(json.dumps({"job": asdict(job), "seconds": seconds}, default=dict))
+    about = {"seconds": time.process_time() - begin, "every": setting.evaluate_every}
+    (folder / "finished.json").write_text(json.dumps(about))
+
+
+def method_of(label: str, federation: Any) -> Any:
+    """A method by its label. `oracle-groups` and FedCEDAR's `nodes` get from the federation what no server knows."""
+    from fedkin.experiments.groups import OracleGroups, by_kld
+    from fedkin.methods import method
+    from fedkin.results.comparison import parse
+
+    name, options = parse(label)
+    if name == "oracle-groups":
+        start = options.pop("start", 0)
+        return OracleGroups(by_kld(federation.counts, **options), start)
+    if options.get("nodes") is True:
+        assert federation.groups is not None
+        options["nodes"] = tuple(federation.groups.tolist())
+    return method(name, **options)
 
 
 def _arrivals(setting: Setting) -> Iterator[tuple[int, int]]:
@@ -192,50 +226,12 @@ def _arrivals(setting: Setting) -> Iterator[tuple[int, int]]:
     yield from ((client, when) for client in range(setting.clients - late, setting.clients))
 
 
-@lru_cache(maxsize=2)
-def _arrays(data: str) -> Any:
-    from fedkin.data import load
-
-    return load(data)
+def setting_key(setting: Setting) -> str:
+    return json.dumps(setting.changed(), sort_keys=True)
 
 
 @lru_cache(maxsize=2)
 def _federation(text: str, seed: int) -> Any:
-    from fedkin.data.federation import federate
+    from fedkin.experiments.federations import build
 
-    setting = Setting(**json.loads(text))
-    draw = level_seed(text, seed) if setting.level else seed
-    made = federate(
-        _arrays(setting.data),
-        partition=setting.partition,
-        clients=setting.clients,
-        seed=draw,
-        pool="train" if _arrays(setting.data).train is not None else "all",
-        samples_per_client=setting.rows,
-        test=setting.test,
-        **setting.partition_options,
-    )
-    return replace(made, description={**made.description, "data": setting.data})
-
-
-def level_seed(text: str, seed: int) -> int:
-    """Of `DRAWS` partitions one in the middle of the wanted third of the range of mean KLD."""
-    setting = Setting(**json.loads(text))
-    klds = _draws(setting.data, setting.partition, json.dumps(dict(setting.partition_options)), setting.clients, seed)
-    third = ("Low", "Mid", "High").index(setting.level)
-    low, high = min(klds), max(klds)
-    wanted = low + (high - low) * (third + 0.5) / 3
-    return seed * DRAWS + min(range(len(klds)), key=lambda i: abs(klds[i] - wanted))
-
-
-@lru_cache(maxsize=4)
-def _draws(data: str, partition: str, options: str, clients: int, seed: int) -> tuple[float, ...]:
-    from fedkin.data.partition import PARTITIONS
-    from fedkin.maths.divergence import mean_kld
-
-    arrays = _arrays(data)
-    labels = arrays.y[: arrays.train]
-    scheme = PARTITIONS[partition](**json.loads(options))
-    return tuple(
-        mean_kld(scheme(labels, clients, seed * DRAWS + draw).counts(labels, arrays.classes)) for draw in range(DRAWS)
-    )
+    return build(Setting(**json.loads(text)), seed)

@@ -2,151 +2,94 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
-from math import ceil
-from pathlib import Path
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedkin.experiments.outcome import Outcome
-    from fedkin.results.history import History
 
-Size = Literal["full", "half", "tenth", "smoke"]
+Size = Literal["full", "desk", "smoke"]
+SCALES: dict[str, str] = {
+    "full": "the paper's setting to the letter, as far as the paper states it",
+    "desk": "sizes fixed item by item, so that FedAvg comes close to its plateau; columns that do not fit are left out",
+    "smoke": "2 rounds of 1 epoch, at most 20 clients of 20 examples, networks of a quarter of the width, 1 seed",
+}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A federation and how it is trained, as the paper has it (the scale `full`)."""
+    """A federation and how it is trained.
+
+    Only fields that differ from their defaults enter a cell's key, so a new field with a default keeps every stored
+    result valid. Never change a default.
+    """
 
     data: str
     partition: str
     clients: int
-    rows: int
-    """Rows of a client before they are split, as the paper has it: its training set over its clients."""
     rounds: int
     model: str
     partition_options: Mapping[str, Any] = field(default_factory=dict)
+    width: float = 1.0
+    """Factor on the units of each layer."""
+    examples: int = 0
+    """Most examples of a client, before they are split; 0: all that the partition gives it."""
     test: float = 0.2
-    """Share of a client's rows to test on; a further tenth is for validation."""
+    """Fraction of a client's examples used for testing."""
+    validation: float = 0.0
+    """Fraction of a client's examples used for validation."""
+    train_examples: int = 0
+    """Training examples of each client, drawn for each client by itself with the partition's labels, so that two
+    clients may hold the same image (rotated: no two of one rotation). 0: the partition's own, which are disjoint."""
+    official_test: int = 0
+    """Test examples of each client, drawn from the official test part with the client's labels. 0: the client's own."""
     participation: float = 1.0
     lr: float = 0.01
     epochs: int = 1
     batch_size: int = 32
     batches: int = 0
-    """Instead of batch_size: so many batches in an epoch."""
+    """Instead of batch_size: the number of batches in an epoch."""
     evaluate_every: int = 0
-    """Of this many rounds one is measured at all clients, at scale full; 0: the last alone."""
-    clients_matter: bool = False
-    """Their number is what the experiment is about, or belongs to its partition: smaller scales keep it."""
-    least_rounds: int = 10
-    """Below so many rounds the method does not get to do what it is about: smaller scales keep them (not smoke)."""
+    """Measure all clients every this many rounds; 0: after the last round only. Does not change any result."""
     level: Literal["", "Low", "Mid", "High"] = ""
-    """Of 100 draws of the partition, one of this third of the range of mean KLD (DC-PFL, sec. V-D)."""
+    """Of 100 draws of the partition, take one of this third of the range of mean KLD (DC-PFL, sec. V-D)."""
     arrive_share: float = 0.0
-    """This share of the clients, from the last, joins late: …"""
+    """Fraction of the clients, counted from the last, that joins late: …"""
     arrive_rounds: int = 3
-    """… for so many rounds at the end, at every scale."""
+    """… for this many rounds at the end."""
+
+    def changed(self) -> dict[str, Any]:
+        """The fields that are required or differ from their defaults."""
+        out: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            if value != default:
+                out[f.name] = dict(value) if isinstance(value, Mapping) else value
+        return out
 
 
-@dataclass(frozen=True)
-class Scale:
-    """The same experiment, smaller, in a fixed way."""
-
-    name: Size
-    rows: float
-    rounds: float
-    seeds: int
-    """At most; the paper's own number where that is smaller."""
-    width: float
-    lr: float
-    """Factor on the learning rate: there are fewer steps to get anywhere."""
-    says: str
-    least_rows: int = 40
-    """Of a client, where the paper has more: to hold every class it should, and test rows."""
-    most_rows: int = 10**9
-    rows_in_all: int = 10**9
-    """Of all clients together, where that leaves `least_rows` to each."""
-    test: float = 0.2
-    """Share of a client's rows to test on. They cost little: with few clients or rows, more of them say more."""
-    most_clients: int = 10**9
-    """Where their number is not what the experiment is about."""
-    most_rounds: int = 10**9
-    most_epochs: int = 10**9
-    most_batch: int = 10**9
-    """Smaller batches with fewer rows: so that there remain steps to take."""
-    most_runs: int = 10**9
-    """Of an item, in as many seeds as that leaves (at least one)."""
-    network: str = ""
-    """In place of deeper convolutional networks: those are still at chance after so few steps (measured)."""
-
-
-SCALES: dict[str, Scale] = {
-    "full": Scale("full", 1, 1, 99, 1, 1, "the paper's setting"),
-    "half": Scale("half", 0.5, 0.5, 3, 1, 1, "half the rows, half the rounds"),
-    "tenth": Scale(
-        "tenth",
-        0.2,
-        0.1,
-        3,
-        0.5,
-        5,
-        "at most 50 clients (where their number is not the subject) of a fifth of the rows (80 to 120 a client, at "
-        "most 4,000 in all if that leaves 80), 40 % of them to learn from, 10 % to validate, 50 % to test; a tenth of "
-        "the rounds (10 to 20), at most 2 local epochs, batches of at most 16; networks of half the width, cnn2 in "
-        "place of deeper convolutional ones; 5 times the learning rate; at most 3 seeds and 200 runs",
-        least_rows=80,
-        most_rows=120,
-        rows_in_all=4000,
-        test=0.5,
-        most_clients=50,
-        most_rounds=20,
-        most_epochs=2,
-        most_batch=16,
-        most_runs=200,
-        network="cnn2",
-    ),
-    "smoke": Scale(
-        "smoke",
-        0,
-        0,
-        1,
-        0.25,
-        5,
-        "2 rounds of 1 epoch, at most 20 clients of 20 rows, networks of a quarter of the width, 1 seed",
-        20,
-        most_clients=20,
-    ),
-}
-
-DEEP = ("cnn3", "cnn6", "cnn3fc3", "lenet")
-
-
-def scaled(setting: Setting, scale: Scale) -> Setting:
-    if scale.name == "full":
-        return setting
-    if scale.name == "smoke":
-        setting = replace(setting, epochs=1, least_rounds=2)
-    rounds = min(setting.rounds, scale.most_rounds, max(round(setting.rounds * scale.rounds), setting.least_rounds))
-    clients = setting.clients if setting.clients_matter else min(setting.clients, scale.most_clients)
-    wanted = min(round(setting.rows * scale.rows), scale.rows_in_all // clients)
-    rows = min(setting.rows, scale.most_rows, max(scale.least_rows, wanted))
-    every = ceil(setting.evaluate_every * rounds / setting.rounds) if setting.evaluate_every else 0
+def tiny(setting: Setting) -> Setting:
+    """The scale `smoke`: does it run at all?"""
     return replace(
         setting,
-        clients=clients,
-        model=scale.network if scale.network and setting.model in DEEP else setting.model,
-        rows=rows,
-        test=scale.test,
-        rounds=rounds,
-        lr=setting.lr * scale.lr,
-        evaluate_every=every,
-        epochs=min(setting.epochs, scale.most_epochs),
-        batch_size=min(setting.batch_size, scale.most_batch),
+        clients=min(setting.clients, 20),
+        examples=20,
+        train_examples=0,
+        official_test=0,
+        test=0.2,
+        validation=0.1,
+        rounds=2,
+        epochs=1,
+        lr=0.05,
+        width=0.25 * setting.width,
+        evaluate_every=1 if setting.evaluate_every else 0,
     )
 
 
@@ -157,34 +100,48 @@ class Cell:
     row: str
     column: str
     method: str
-    """As `fedkin compare` takes it, with options after commas; {epochs} stands for the local epochs, {eighth}
-    for such a part of the rounds, but at least 8 of them."""
+    """As `fedkin compare` takes it, with options after commas; {epochs} stands for the setting's local epochs."""
     setting: Setting
+    """The paper's."""
+    desk: Setting | None = None
+    """At the scale `desk`; None: not run there."""
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's own number for each measure."""
+
+    def at(self, scale: str) -> Setting | None:
+        if scale == "full":
+            return self.setting
+        return self.desk if scale == "desk" else tiny(self.desk or self.setting)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run of a cell with one seed."""
+    """A finished run of a cell with one seed. `result` is what `cells.extract` keeps of it."""
 
     cell: Cell
+    setting: Setting
     seed: int
-    folder: Path
+    result: Mapping[str, Any]
 
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
-        return found
-
-    @cached_property
-    def history(self) -> History:
-        from fedkin.results.history import History
-
-        return History.load(self.folder)
+    def clients(self, metric: str) -> NDArray[np.float64]:
+        """The value of each client after the last round; NaN where it was not measured."""
+        return np.array([np.nan if v is None else v for v in self.result.get(metric) or ()], float)
 
 
-Measure = Callable[[Run], float | None]
+@dataclass(frozen=True)
+class Measure:
+    """One number of a run."""
+
+    of: Callable[[Run], float | None]
+    clients: Callable[[Run], NDArray[np.float64]] | None = None
+    """The values of the clients that it summarizes: verdicts then use pairs (seed, client)."""
+    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
+    """How it summarizes them; None: the mean."""
+    margin: float = 0.0
+    """Differences within it count as level."""
+    style: Literal["percent", "number"] = "number"
+    needs: tuple[str, ...] = ()
+    """What must be kept of a run's history: "curve", "time", "mixing", "labels", or a metric that the method writes."""
 
 
 @dataclass(frozen=True)
@@ -195,10 +152,14 @@ class Claim:
     below: tuple[str, str]
     measure: str
     ours: bool = False
-    """Not the paper's: we say it."""
+    """Not the paper's claim but ours."""
+
+    @property
+    def pair(self) -> str:
+        return f"{self.above[0]} above {self.below[0]}"
 
     def text(self) -> str:
-        return f"{self.above[0]} above {self.below[0]} ({self.measure}{', our claim' if self.ours else ''})"
+        return f"{self.pair} ({self.measure}{', our claim' if self.ours else ''})"
 
 
 @dataclass(frozen=True)
@@ -207,17 +168,19 @@ class Item:
 
     title: str
     place: str
-    """Where it stands in the paper."""
+    """Its number and section in the paper."""
     cells: tuple[Cell, ...]
     measures: Mapping[str, Measure]
     """What is read from each run; the first is the headline."""
     claims: tuple[Claim, ...] = ()
     figure: Callable[[Outcome], Figure] | None = None
+    figure_needs: tuple[str, ...] = ()
+    """Like Measure.needs, for the figure."""
     seeds: int = 3
-    formats: Mapping[str, str] = field(default_factory=dict)
-    """How a measure is written: "percent" (default), "number", "seconds"."""
     notes: str = ""
     """What the paper leaves open here, and how it is read."""
+    desk: str = ""
+    """The sizes at scale desk, in words."""
     means: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Further columns: means over these others."""
     paper_means: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -230,17 +193,21 @@ class Item:
     def rows(self) -> list[str]:
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
-    def seeds_at(self, scale: Scale) -> int:
-        return min(self.seeds, scale.seeds, max(1, scale.most_runs // len(self.cells)))
+    def seeds_at(self, scale: str) -> int:
+        return 1 if scale == "smoke" else self.seeds
+
+    @property
+    def keep(self) -> frozenset[str]:
+        return frozenset(self.figure_needs).union(*(m.needs for m in self.measures.values()))
 
 
 def best_of(
-    row: str, others: tuple[str, ...], columns: tuple[str, ...], measure: str = "accuracy"
+    row: str, others: tuple[str, ...], columns: tuple[str, ...], *measures: str, ours: bool = False
 ) -> tuple[Claim, ...]:
-    """`row` is above each of `others` in each of these columns."""
-    return tuple(Claim((row, column), (other, column), measure) for column in columns for other in others)
-
-
-def key(value: Any) -> str:
-    """The same text for equal declarations."""
-    return json.dumps(asdict(value) if hasattr(value, "__dataclass_fields__") else value, sort_keys=True)
+    """`row` is above each of `others` in each of these columns, by each of these measures (default: accuracy)."""
+    return tuple(
+        Claim((row, column), (other, column), measure, ours)
+        for column in columns
+        for other in others
+        for measure in measures or ("accuracy",)
+    )

@@ -1,4 +1,4 @@
-"""Figures of the papers from our runs: one style, readable in grey and by the color-blind."""
+"""Figures of the papers from our runs, in one style that is readable in gray and by the color-blind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRID: dict[Any, Any] = {"axes.grid": True, "axes.axisbelow": True, "grid.alpha":
 
 @contextmanager
 def page(columns: int = 1, rows: int = 1, *, width: float = 4.2, height: float = 3.1) -> Iterator[tuple[Figure, Any]]:
-    """A figure with its axes, not of pyplot's: nothing global stays behind."""
+    """A figure with its axes, without pyplot, so that no global state remains."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def _rounds(ax: Axes) -> None:
 def bars(outcome: Outcome) -> Figure:
     """The headline measure: a panel for each column, ours as bars with intervals, the paper's as a tick."""
     measure = next(iter(outcome.item.measures))
-    factor = 100 if outcome.item.formats.get(measure, "percent") == "percent" else 1
+    factor = 100 if outcome.item.measures[measure].style == "percent" else 1
     columns = _columns(outcome) or [""]
     wide = 2 if len(columns) == 4 else min(3, len(columns))
     rows = -(-len(columns) // wide)
@@ -79,14 +79,14 @@ def bars(outcome: Outcome) -> Figure:
                 _empty(ax, "nothing was run")
                 continue
             numbers = [outcome.number(c.row, c.column, measure) for c in found]
-            place = np.arange(len(found))[::-1]
+            height = np.arange(len(found))[::-1]
             means = [factor * (n.mean if n.mean is not None else np.nan) for n in numbers]
             halves = [factor * (n.interval or 0.0) for n in numbers]
-            ax.barh(place, means, xerr=halves, color="#9ecae1", error_kw={"lw": 1, "capsize": 2}, label="ours")
-            papers = [(p, factor * n.paper) for p, n in zip(place, numbers) if n.paper is not None]
+            ax.barh(height, means, xerr=halves, color="#9ecae1", error_kw={"lw": 1, "capsize": 2}, label="ours")
+            papers = [(p, factor * n.paper) for p, n in zip(height, numbers) if n.paper is not None]
             if papers:
                 ax.plot([v for _, v in papers], [p for p, _ in papers], "|", color="black", ms=9, mew=2, label="paper")
-            ax.set_yticks(place, [c.row for c in found])
+            ax.set_yticks(height, [c.row for c in found])
             ax.set_title(column)
             ax.set_xlabel(f"{measure} %" if factor == 100 else measure)
             ax.set_xlim(left=0)
@@ -118,11 +118,11 @@ def curves(outcome: Outcome, also: str = "", reduce: str = "mean", over: str = "
 def _curves(ax: Axes, outcome: Outcome, column: str, metric: str, reduce: str, over: str) -> None:
     accuracy = metric == "personal"
     for cell, color, line in zip([c for c in _there(outcome) if c.column == column], cycle(COLORS), cycle(DASHES)):
-        drawn = [measures.curve(run, metric, reduce) for run in _runs(outcome, cell)]
-        rounds = drawn[0][0]
-        x: Any = rounds
+        name = metric if reduce == "mean" else f"{metric}_std"
+        drawn = [measures.curve(run, name) for run in _runs(outcome, cell)]
+        x: Any = drawn[0][0]
         if over == "time":
-            x = np.mean([measures.simulated_time(run, rounds) for run in _runs(outcome, cell)], 0)
+            x = np.mean([measures.simulated_time(run) for run in _runs(outcome, cell)], 0)
         values = np.array([v for _, v in drawn]) * (100 if accuracy else 1)
         ax.plot(x, values.mean(0), linestyle=line, color=color, label=cell.row)
         if len(values) > 1:
@@ -136,7 +136,7 @@ def _curves(ax: Axes, outcome: Outcome, column: str, metric: str, reduce: str, o
 
 
 def events(outcome: Outcome, metric: str, label: str) -> Figure:
-    """Something the method writes down each round."""
+    """A metric that the method writes each round."""
     with page(width=5.5) as (figure, axes):
         ax = axes[0][0]
         for cell, color, line in zip(_there(outcome), cycle(COLORS), cycle(DASHES)):
@@ -152,13 +152,13 @@ def events(outcome: Outcome, metric: str, label: str) -> Figure:
 
 
 def heat(outcome: Outcome) -> Figure:
-    """Rows by columns, colored by the headline measure; columns named "place, x" make a panel for each place."""
+    """Rows by columns, colored by the headline measure; columns named "panel, x" make one panel for each name."""
     measure = next(iter(outcome.item.measures))
     cells = _there(outcome)
-    places = list(dict.fromkeys(c.column.split(", ")[0] for c in cells)) or [""]
-    with page(len(places)) as (figure, axes):
-        for ax, place in zip(axes[0], places):
-            own = [c for c in cells if c.column.split(", ")[0] == place]
+    panels = list(dict.fromkeys(c.column.split(", ")[0] for c in cells)) or [""]
+    with page(len(panels)) as (figure, axes):
+        for ax, panel in zip(axes[0], panels):
+            own = [c for c in cells if c.column.split(", ")[0] == panel]
             if not own:
                 _empty(ax, "nothing was run")
                 continue
@@ -173,7 +173,7 @@ def heat(outcome: Outcome) -> Figure:
                 ax.text(j, i, f"{value:.1f}", ha="center", va="center", color="white" if light else "black", fontsize=8)
             ax.set_xticks(range(len(columns)), [c.split(", ")[1] for c in columns])
             ax.set_yticks(range(len(rows)), rows)
-            ax.set_title(f"{place}: {measure} %")
+            ax.set_title(f"{panel}: {measure} %")
             ax.grid(visible=False)
     return figure
 
@@ -200,9 +200,9 @@ def scatter(outcome: Outcome, x: Measure, y: Measure, xlabel: str, ylabel: str) 
         ax = axes[0][0]
         for cell, color in zip(_there(outcome), cycle(COLORS)):
             runs = _runs(outcome, cell)
-            spread = [100 * measures.spread_over_clients(run) for run in runs]
-            values = [100 * (y(run) or np.nan) for run in runs]
-            ax.errorbar([x(run) for run in runs], values, spread, fmt="o", color=color, capsize=2, label=cell.row)
+            spread = [100 * (measures.spread_over_clients.of(run) or np.nan) for run in runs]
+            values = [100 * (y.of(run) or np.nan) for run in runs]
+            ax.errorbar([x.of(run) for run in runs], values, spread, fmt="o", color=color, capsize=2, label=cell.row)
         ax.set_xlabel(xlabel)
         ax.set_ylabel(f"{ylabel} %, std over clients")
         figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
@@ -210,7 +210,7 @@ def scatter(outcome: Outcome, x: Measure, y: Measure, xlabel: str, ylabel: str) 
 
 
 def labels(outcome: Outcome) -> Figure:
-    """Labels by clients, a disc for each share of rows."""
+    """Labels by clients, a disc for each share of examples."""
     cells = _there(outcome)
     with page(max(1, len(cells)), width=2.9, height=2.9) as (figure, axes):
         for ax, cell in zip(axes[0], cells):
@@ -224,7 +224,7 @@ def labels(outcome: Outcome) -> Figure:
 
 
 def mixing(outcome: Outcome) -> Figure:
-    """Who learns from whom after the last round, first seed; clients ordered by what they have."""
+    """Who learns from whom after the last round of the first seed; clients are ordered by their labels."""
     rows, columns = outcome.item.rows(), outcome.item.columns()
     with page(len(rows), len(columns), width=2.6, height=2.5) as (figure, axes):
         for (i, column), (j, row) in ((a, b) for a in enumerate(columns) for b in enumerate(rows)):
@@ -305,14 +305,17 @@ def stacked_time(outcome: Outcome) -> Figure:
             found = [c for c in _there(outcome) if c.column == column]
             send = np.array([outcome.number(c.row, c.column, "communication s").mean or 0.0 for c in found])
             total = np.array([outcome.number(c.row, c.column, "total s").mean or 0.0 for c in found])
-            place = np.arange(len(found))[::-1]
-            ax.barh(place, total - send, color="#9ecae1", label="computing")
+            height = np.arange(len(found))[::-1]
+            ax.barh(height, total - send, color="#9ecae1", label="computing")
             ax.barh(
-                place, send, left=total - send, color="#08519c", hatch="//", edgecolor="white", label="communicating"
+                height, send, left=total - send, color="#08519c", hatch="//", edgecolor="white", label="communicating"
             )
-            ax.set_yticks(place, [c.row for c in found])
+            for y, seconds in zip(height, total):
+                if not seconds:
+                    ax.text(0, y, " not converged", va="center", fontsize=8)
+            ax.set_yticks(height, [c.row for c in found])
             ax.set_title(column)
-            ax.set_xlabel("simulated seconds")
+            ax.set_xlabel("simulated seconds until convergence")
             ax.grid(axis="y", visible=False)
         figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper right", ncols=2)
     return figure

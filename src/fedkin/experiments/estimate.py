@@ -1,85 +1,101 @@
-"""How long an item takes on this machine: batches counted, a batch timed."""
+"""How long runs take: counted from their settings, corrected by the runs that are done. No torch, so it is quick."""
 
 from __future__ import annotations
 
 import os
-import time
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING
 
-from fedkin.experiments.carry_out import Job, job
-from fedkin.experiments.declare import Item, Scale
+from fedkin.experiments.cells import Cells, Job
 
-if TYPE_CHECKING:
-    from fedkin.models.network import Network
-
-SHAPES = {
-    "mnist": ((1, 28, 28), 10),
-    "fashion-mnist": ((1, 28, 28), 10),
-    "cifar10": ((3, 32, 32), 10),
-    "cifar100": ((3, 32, 32), 100),
-    "svhn": ((3, 32, 32), 10),
-    "har": ((9, 128), 6),
+SHAPES = {  # numbers of one example, classes, examples in the training part
+    "mnist": (784, 10, 60_000),
+    "fashion-mnist": (784, 10, 60_000),
+    "cifar10": (3072, 10, 50_000),
+    "cifar100": (3072, 100, 50_000),
+    "svhn": (3072, 10, 73_257),
+    "har": (1152, 6, 10_299),
+    "heart": (13, 2, 740),
 }
-# Work of a local round against plain SGD, roughly; 1 where it is not named.
+DENSE = {"mlp": (64,), "fcnn1": (200,), "fcnn2": (200, 100)}
+# Milliseconds of one core for each example of a step, at width 1 (measured with two busy cores).
+CONVOLUTIONAL = {"lenet": 0.15, "cnn2": 0.5, "cnn3": 0.8, "cnn3fc3": 0.8, "cnn6": 2.5, "har": 0.15}
+# Work of a local round against plain SGD, roughly; 1 where a method is not named.
 FACTOR = {
-    "perfedavg": 2,
-    "pfedme": 5,
-    "pfedbayes": 3,
+    "perfedavg": 2.0,
+    "pfedme": 5.0,
+    "pfedbayes": 3.0,
     "ifca": 1.5,
-    "pflic": 3,
+    "pflic": 1.7,
     "pfedhn": 1.5,
     "fedrod": 1.5,
     "fedah": 1.5,
+    "moon": 2.0,
+    "ditto": 2.0,
+    "apfl": 2.0,
+    "clusterfl": 1.2,
 }
-OVERHEAD = 0.5  # seconds of a run that are not training
+OVERHEAD = 1.0  # seconds of a run that are not training
 
 
-def seconds(item: Item, scale: Scale, seeds: int | None = None) -> float:
-    count = seeds if seeds is not None else item.seeds_at(scale)
-    jobs = {j.name: j for cell in item.cells for seed in range(count) for j in [job(cell, scale, seed)]}
-    return sum(_one(j) for j in jobs.values()) / (os.cpu_count() or 1)
-
-
-def _one(job: Job) -> float:
+def seconds(job: Job) -> float:
+    """Estimate for one run on one core."""
     s = job.setting
-    rows = ceil((0.9 - s.test) * s.rows)
-    size = ceil(rows / s.batches) if s.batches else min(s.batch_size, rows)
-    batches = ceil(rows / size) * s.epochs
-    sweeps = 1 + (s.rounds // s.evaluate_every if s.evaluate_every else 0)
-    trained = s.clients * (s.participation * s.rounds + (1 if s.participation < 1 else 0.05 * sweeps))
-    factor = FACTOR.get(job.method.split(",")[0].split("-")[0], 1)
-    return OVERHEAD + factor * batches * trained * _batch(s.data, s.model, job.width, size)
+    numbers, classes, pool = SHAPES.get(s.data, (100, 10, 10_000))
+    examples = min(s.examples or pool // s.clients, pool // s.clients)
+    train = s.train_examples or ceil((1 - s.validation - (0 if s.official_test else s.test)) * examples)
+    size = ceil(train / s.batches) if s.batches else min(s.batch_size, train)
+    steps = ceil(train / size) * s.epochs
+    measured = 1 + (s.rounds // s.evaluate_every if s.evaluate_every else 0)
+    trained = s.clients * (s.participation * s.rounds + 0.1 * measured)
+    if s.model in DENSE:
+        units = [numbers, *(max(1, round(u * s.width)) for u in DENSE[s.model]), classes]
+        parameters = sum(a * b for a, b in pairwise(units))
+        step = 0.15 + parameters * (3e-6 + 6e-8 * size)
+    else:
+        step = 0.3 + CONVOLUTIONAL.get(s.model, 0.5) * max(0.2, s.width) * size
+    factor = FACTOR.get(job.method.split(",")[0].split("-")[0], 1.0)
+    return OVERHEAD + factor * steps * trained * step / 1000
 
 
-@lru_cache
-def _batch(data: str, model: str, width: float, size: int) -> float:
-    """Seconds of one step of SGD, timed."""
-    import torch
+@dataclass(frozen=True)
+class Status:
+    done: int
+    total: int
+    spent: float
+    """Seconds of one core that the finished runs took."""
+    left: float
+    """Seconds of one core that the others will take."""
 
-    shape, classes = SHAPES[data]
-    x, y = torch.randn(size, *shape), torch.randint(classes, (size,))
-    net = _network(data, model, width)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        found: list[float] = []
-        while len(found) < 2 or (len(found) < 8 and sum(found) < 0.1):  # the first is slow: a plan is made for a shape
-            begin = time.perf_counter()
-            net.gradients(x, y, None, net.parameters)
-            found.append(time.perf_counter() - begin)
-        return min(found)
-    finally:
-        torch.set_num_threads(before)
+    @property
+    def hours_left(self) -> float:
+        """With every core of this machine at work."""
+        return self.left / 3600 / (os.cpu_count() or 1)
 
 
-@lru_cache
-def _network(data: str, model: str, width: float) -> Network:
-    import torch
-
-    from fedkin.models.build import maker
-    from fedkin.models.network import Network
-
-    shape, classes = SHAPES[data]
-    return Network(maker(model, shape, classes, 0, {"width": width})(0), torch.zeros(1, *shape))
+def status(jobs: Iterable[Job], cells: Cells, keep: Mapping[str, Iterable[str]]) -> Status:
+    distinct = {j.name: j for j in jobs}
+    done: dict[str, float] = {}
+    for name, job in distinct.items():
+        if (found := cells.get(job, keep.get(name, ()))) is not None:
+            done[name] = found["seconds"]
+    by_cell: dict[tuple[str, str], list[float]] = {}
+    by_setting: dict[str, list[float]] = {}
+    for name, spent in done.items():
+        job = distinct[name]
+        by_cell.setdefault((job.folder, job.file), []).append(spent)
+        by_setting.setdefault(job.folder, []).append(spent / seconds(job))
+    ratios = [r for found in by_setting.values() for r in found]
+    usual = sum(ratios) / len(ratios) if ratios else 1.0
+    left = 0.0
+    for name, job in distinct.items():
+        if name in done:
+            continue
+        if same := by_cell.get((job.folder, job.file)):  # another seed of the same cell
+            left += sum(same) / len(same)
+        else:
+            near = by_setting.get(job.folder)
+            left += seconds(job) * (sum(near) / len(near) if near else usual)
+    return Status(len(done), len(distinct), sum(done.values()), left)

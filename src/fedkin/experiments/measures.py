@@ -1,8 +1,8 @@
-"""What is read from a run: pure functions of its history and summary."""
+"""What is read from a run: functions of its stored result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,110 +11,120 @@ from numpy.typing import NDArray
 from fedkin.experiments.convergence import convergence_round
 from fedkin.experiments.declare import Measure, Run
 from fedkin.maths.divergence import pairwise_kld
+from fedkin.results.verdict import MARGIN, spread
 
 Numbers = NDArray[np.float64]
 
 
-def personal(run: Run) -> float:
-    """Mean over all clients, last round, of the accuracy of the model each one uses."""
-    return float(run.summary["personal"]["mean"])
+def _mean(metric: str) -> Callable[[Run], float | None]:
+    def of(run: Run) -> float | None:
+        values = run.clients(metric)
+        return float(np.nanmean(values)) if len(values) and not np.isnan(values).all() else None
+
+    return of
 
 
-def received(run: Run) -> float | None:
-    """Of the model as it was sent; None where nothing is (Local)."""
-    found = run.summary.get("received")
-    return None if found is None else float(found["mean"])
+def _clients(metric: str) -> Callable[[Run], Numbers]:
+    return lambda run: run.clients(metric)
 
 
-def spread_over_clients(run: Run) -> float:
-    return float(run.summary["personal"]["std"])
+personal = Measure(_mean("personal"), _clients("personal"), margin=MARGIN, style="percent")
+"""Accuracy of the model that each client uses: mean over all clients after the last round."""
+
+received = Measure(_mean("received"), _clients("received"), margin=MARGIN, style="percent")
+"""Accuracy of the model as it was sent; None where nothing is sent (Local)."""
+
+spread_over_clients = Measure(
+    lambda run: float(np.nanstd(run.clients("personal"))), _clients("personal"), spread, style="percent"
+)
+"""Standard deviation of the accuracy over clients."""
+
+megabytes = Measure(lambda run: sum(run.result["bytes"]) / 1e6)
+mean_kld = Measure(lambda run: run.result["kld"])
 
 
-def megabytes(run: Run) -> float:
-    return float(run.summary["bytes_down"] + run.summary["bytes_up"]) / 1e6
+def _newcomers(run: Run) -> Numbers:
+    late = round(run.setting.clients * run.setting.arrive_share)
+    return run.clients("personal")[-late:]
 
 
-def curve(run: Run, metric: str = "personal", reduce: str = "mean") -> tuple[list[int], list[float]]:
-    """Mean (or std) over all clients in each round that was measured at all of them."""
-    rounds = run.history.rounds(metric)
-    values: dict[int, list[float]] = {r: [] for r in rounds}
-    for row in run.history.select(metric, scope="all"):
-        if row.value is not None:
-            values[row.round].append(row.value)
-    function = np.mean if reduce == "mean" else np.std
-    return rounds, [float(function(values[r])) if values[r] else float("nan") for r in rounds]
+newcomers = Measure(lambda run: float(np.nanmean(_newcomers(run))), _newcomers, margin=MARGIN, style="percent")
+"""Accuracy after the last round of the clients that joined late."""
+
+
+# ---- curves
+def curve(run: Run, metric: str = "personal") -> tuple[list[int], list[float]]:
+    """Mean over all clients (or, with `_std`, its standard deviation) in each round that measured all of them."""
+    kept = run.result["kept"]["curve"]
+    return kept["rounds"], [np.nan if v is None else v for v in kept.get(metric, [None] * len(kept["rounds"]))]
 
 
 def rounds_to(level: float) -> Measure:
-    """The first measured round with a mean accuracy of at least this; None if it is never reached."""
+    """The first measured round with a mean accuracy of at least `level`; None if it is never reached."""
+    return Measure(
+        lambda run: next((float(r) for r, v in zip(*curve(run)) if v >= level), None),
+        needs=("curve",),
+    )
 
-    def measure(run: Run) -> float | None:
-        return next((float(r) for r, v in zip(*curve(run)) if v >= level), None)
 
-    return measure
+def converged(run: Run) -> int | None:
+    """Round of convergence of the accuracy curve: no gain of 0.1 point in 20 rounds, or in a fifth of a shorter run.
+    None: the run ended before it converged."""
+    rounds, values = curve(run)
+    return convergence_round(values, rounds, patience=min(20, max(4, run.setting.rounds // 5)))
 
 
+def until_converged(*names: str) -> Measure:
+    """Sum of simulated seconds ("communication_seconds", "compute_seconds") or of rounds with any traffic ("sent")
+    until convergence; None if the run did not converge."""
+
+    def of(run: Run) -> float | None:
+        end = converged(run)
+        if end is None:
+            return None
+        at = run.result["kept"]["curve"]["rounds"].index(end)
+        return float(sum(run.result["kept"]["time"][name][at] for name in names))
+
+    return Measure(of, needs=("curve", "time"))
+
+
+def _communications(run: Run) -> float | None:
+    found = until_converged("sent").of(run)
+    return found or None  # nobody ever sends (Local): the paper has no number either
+
+
+communications = Measure(_communications, needs=("curve", "time"))
+"""Rounds until convergence in which any client sent something."""
+
+
+def simulated_time(run: Run) -> list[float]:
+    """Seconds of communication and computing until the end of each measured round."""
+    time = run.result["kept"]["time"]
+    return [a + b for a, b in zip(time["communication_seconds"], time["compute_seconds"])]
+
+
+# ---- what methods write down
 def events(run: Run, metric: str) -> tuple[list[int], list[Any]]:
-    """What the method wrote down under this name, round by round."""
-    found = [(row.round, row.value) for row in run.history.select(metric) if row.client is None]
+    found = run.result["kept"].get(metric) or []
     return [r for r, _ in found], [v for _, v in found]
 
 
 def last_event(metric: str) -> Measure:
-    return lambda run: (events(run, metric)[1] or [None])[-1]
+    return Measure(lambda run: (events(run, metric)[1] or [None])[-1], needs=(metric,))
 
 
 def every(step: int, metric: str) -> Callable[[Run], list[float]]:
-    """What was written down in every so manieth round; in all where the run is shorter (smoke)."""
+    """The values of every `step`-th round; of all rounds where the run is shorter (smoke)."""
 
-    def measure(run: Run) -> list[float]:
+    def values(run: Run) -> list[float]:
         found = {r: v for r, v in zip(*events(run, metric)) if v is not None}
         return [v for r, v in found.items() if r % step == 0] or list(found.values())
 
-    return measure
-
-
-def converged(run: Run) -> int | None:
-    """Round of convergence by the run's accuracy curve: no gain in 20 rounds, or in a fifth of a shorter run."""
-    rounds, values = curve(run)
-    patience = min(20, max(4, run.cell.setting.rounds // 5))
-    return convergence_round(values, rounds, patience=patience)
-
-
-def communications(run: Run) -> float | None:
-    """Rounds until convergence in which any client sent something; None without an end, or where nobody ever does."""
-    end = converged(run)
-    sent = {row.round for row in run.history.select("bytes_up") if row.value}
-    if end is None or not sent:
-        return None
-    return float(sum(1 for r in sent if r <= end))
-
-
-def until_converged(metric: str) -> Measure:
-    """Seconds of communication_seconds or compute_seconds, or of both ("total"), until convergence."""
-    names = ("communication_seconds", "compute_seconds") if metric == "total" else (metric,)
-
-    def measure(run: Run) -> float:
-        end = converged(run) or run.cell.setting.rounds
-        return float(sum(v for name in names for r, v in zip(*events(run, name)) if r <= end))
-
-    return measure
-
-
-def simulated_time(run: Run, rounds: Sequence[int]) -> list[float]:
-    """Seconds of communication and computing until the end of each of these rounds."""
-    parts = [dict(zip(*events(run, name))) for name in ("communication_seconds", "compute_seconds")]
-    spent = np.cumsum([sum(part.get(r, 0.0) for part in parts) for r in range(1, max(rounds) + 1)])
-    return [float(spent[r - 1]) for r in rounds]
+    return values
 
 
 def label_counts(run: Run) -> Numbers:
-    rows = sorted((row.client, row.value) for row in run.history.select("labels") if row.client is not None)
-    return np.array([value for _, value in rows], float)
-
-
-def mean_kld(run: Run) -> float:
-    return float(run.summary["mean_kld"])
+    return np.array(run.result["kept"]["labels"], float)
 
 
 def discrepancy_pairs(run: Run) -> tuple[Numbers, Numbers] | None:
@@ -128,32 +138,27 @@ def discrepancy_pairs(run: Run) -> tuple[Numbers, Numbers] | None:
     return kld[pairs], distance[pairs]
 
 
-def discrepancy_correlation(run: Run) -> float | None:
+def _correlation(run: Run) -> float | None:
     pairs = discrepancy_pairs(run)
     return None if pairs is None else float(np.corrcoef(*pairs)[0, 1])
 
 
+TREE = ("discrepancy", "leaves", "tree", "labels")
+discrepancy_correlation = Measure(_correlation, needs=TREE)
+
+
+# ---- who learns from whom
 def last_mixing(run: Run) -> Numbers:
     """[N, N]; of several matrices (one for each group of layers) the first."""
-    value = events(run, "mixing")[1][-1]
-    return np.array(next(iter(value.values())) if isinstance(value, dict) else value, float)
+    return np.array(run.result["kept"]["mixing"], float)
 
 
-def evenness(run: Run) -> float:
-    """Smallest weight over largest, over all pairs of clients: 1 where everybody learns from everybody alike."""
+def _evenness(run: Run) -> float:
     matrix = last_mixing(run)
     return float(matrix.min() / matrix.max())
 
 
-def own_weight(run: Run) -> float:
-    """Mean weight that clients give themselves."""
-    return float(np.mean(np.diag(last_mixing(run))))
-
-
-def to_like(run: Run) -> float | None:
-    """How far weight on others goes to those that share a class: mean weight of like over that of like and unlike,
-    so 0.5 where no difference is made and 1 where unlike ones get nothing. None where all are alike, or no weight goes
-    to others."""
+def _to_like(run: Run) -> float | None:
     matrix, present = last_mixing(run), label_counts(run) > 0
     shares = (present.astype(int) @ present.T.astype(int)) > 0
     other = ~np.eye(len(matrix), dtype=bool)
@@ -163,11 +168,12 @@ def to_like(run: Run) -> float | None:
     return like / (like + unlike) if like + unlike > 0 else None
 
 
-def newcomers(run: Run) -> float:
-    """Accuracy after the last round of the clients that joined late."""
-    setting = run.cell.setting
-    first = setting.clients - round(setting.clients * setting.arrive_share)
-    values: Sequence[float] = [
-        v for client, v in run.history.values("personal", round=run.summary["rounds"]).items() if client >= first
-    ]
-    return float(np.mean(values))
+evenness = Measure(_evenness, needs=("mixing",))
+"""Smallest weight over largest, over all pairs of clients: 1 where everybody learns equally from everybody."""
+
+own_weight = Measure(lambda run: float(np.mean(np.diag(last_mixing(run)))), needs=("mixing",))
+"""Mean weight that clients give themselves."""
+
+to_like = Measure(_to_like, needs=("mixing", "labels"))
+"""Mean weight on others that share a class, over that plus the mean weight on those that share none: 0.5 where it makes
+no difference, 1 where unlike clients get nothing. None where all are alike, or no weight goes to others."""

@@ -1,4 +1,4 @@
-"""Paper against ours: numbers with intervals, claims with verdicts; to read, and to keep as a small JSON file."""
+"""Paper against ours: numbers with intervals, claims with verdicts; to read, and to store as a small JSON file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,27 @@ from math import isfinite, sqrt
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedkin.experiments.declare import Cell, Claim, Item, Run, Scale
+from fedkin.experiments.declare import Cell, Claim, Item, Run
 from fedkin.report.tables import markdown
+from fedkin.results.verdict import Judgment, judge
 
-Verdict = Literal["held", "not held", "undecided", "not measured"]
+Verdict = Literal["held", "level", "not held", "undecided", "one seed", "two seeds", "not measured"]
+VERDICTS: tuple[Verdict, ...] = ("held", "level", "not held", "undecided", "one seed", "two seeds", "not measured")
+DECIDED: tuple[Verdict, ...] = ("held", "level", "not held")
+_WORDS: dict[str, Verdict] = {
+    "above": "held",
+    "below": "not held",
+    "level": "level",
+    "undecided": "undecided",
+    "not measured": "not measured",
+}
 
 
 @dataclass(frozen=True)
 class Number:
-    """Of one measure in one cell: a value for each seed (None: never reached)."""
+    """One measure in one cell: a value for each seed (None: never reached)."""
 
     values: tuple[float | None, ...]
     paper: float | None
@@ -48,10 +59,21 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """A claim and what became of it."""
+
+    claim: Claim
+    verdict: Verdict
+    judgment: Judgment
+    reason: str = ""
+    """Why it could not be measured."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     name: str
     item: Item
-    scale: Scale
+    scale: str
     runs: dict[tuple[str, str], list[Run]]
     """(row, column) to its runs, seed by seed."""
     missing: dict[tuple[str, str], str]
@@ -59,18 +81,28 @@ class Outcome:
     seconds: float
 
     def values(self, row: str, column: str, measure: str) -> dict[int, float | None]:
-        """Seed by seed; of a column of means only where all of its parts are there."""
+        """Seed by seed; for a column of means only where all of its parts are there."""
         parts = self.item.means.get(column)
         if parts is None:
-            return {run.seed: self.item.measures[measure](run) for run in self.runs.get((row, column), [])}
+            return {run.seed: self.item.measures[measure].of(run) for run in self.runs.get((row, column), [])}
         found = [self.values(row, part, measure) for part in parts]
         out: dict[int, float | None] = {}
         for seed in found[0]:
-            several = [one.get(seed) for one in found]
-            known = [v for v in several if v is not None]
-            if len(known) == len(several):
+            known = [v for one in found if (v := one.get(seed)) is not None]
+            if len(known) == len(found):
                 out[seed] = float(np.mean(known))
         return out
+
+    def clients(self, row: str, column: str, measure: str) -> dict[int, NDArray[np.float64]]:
+        """The value of every client, seed by seed; a column of means has the clients of all its parts."""
+        parts = self.item.means.get(column)
+        if parts is None:
+            function = self.item.measures[measure].clients
+            assert function is not None
+            return {run.seed: values for run in self.runs.get((row, column), []) if len(values := function(run))}
+        found = [self.clients(row, part, measure) for part in parts]
+        seeds = set.intersection(*(set(one) for one in found))
+        return {seed: np.concatenate([one[seed] for one in found]) for seed in sorted(seeds)}
 
     def number(self, row: str, column: str, measure: str) -> Number:
         first = next(iter(self.item.measures))
@@ -87,7 +119,7 @@ class Outcome:
     @property
     def command(self) -> str:
         usual = self.item.seeds_at(self.scale)
-        return f"fedkin reproduce {self.name} --scale {self.scale.name}" + (
+        return f"fedkin reproduce {self.name} --scale {self.scale}" + (
             "" if self.seeds in (0, usual) else f" --seeds {self.seeds}"
         )
 
@@ -98,30 +130,57 @@ class Outcome:
     def columns(self) -> list[str]:
         return [*self.item.columns(), *self.item.means]
 
-    def verdict(self, claim: Claim) -> tuple[Verdict, float | None, float | None]:
-        """With the mean difference over seeds and its half interval: seeds share data and starts, so they pair up."""
-        sides = [self.values(*place, claim.measure) for place in (claim.above, claim.below)]
-        if claim.measure.startswith("rounds to"):  # never is later than the last round, if the other got there
-            last = max((run.cell.setting.rounds for run in self.runs.get(claim.above, [])), default=0)
-            for seed in sides[0].keys() & sides[1].keys():
-                one, two = sides[0][seed], sides[1][seed]
-                if (one is None) != (two is None):
-                    sides[0][seed], sides[1][seed] = (last + 1 if v is None else v for v in (one, two))
-        paired = [(sides[0][s], sides[1][s]) for s in sides[0] if s in sides[1]]
-        differences = [a - b for a, b in paired if a is not None and b is not None and isfinite(a - b)]
-        if not differences:
-            return "not measured", None, None
-        mean, half = float(np.mean(differences)), half_interval(differences)
-        if half is None or abs(mean) <= half:
-            return "undecided", mean, half
-        return ("held" if mean > 0 else "not held"), mean, half
+    # ---- claims
+    def judged(self, claim: Claim) -> Judged:
+        """Seeds and clients pair up, because methods share data and the initial model."""
+        measure = self.item.measures[claim.measure]
+        if measure.clients is not None:
+            sides = [self.clients(*index, claim.measure) for index in (claim.above, claim.below)]
+            shared = [s for s in sides[0] if s in sides[1] and len(sides[0][s]) == len(sides[1][s])]
+            tables = [[side[s] for s in shared] for side in sides]
+        else:
+            numbers = [self.values(*index, claim.measure) for index in (claim.above, claim.below)]
+            if claim.measure.startswith("rounds to"):
+                self._never(numbers, claim)
+            shared = [s for s in numbers[0] if s in numbers[1]]
+            tables = [[np.array([np.nan if side[s] is None else side[s]], float) for s in shared] for side in numbers]
+        if not shared:
+            return Judged(claim, "not measured", Judgment("not measured"), self._reason(claim))
+        found = judge(tables[0], tables[1], margin=measure.margin, statistic=measure.statistic)
+        if found.word == "too few seeds":
+            return Judged(claim, "one seed" if found.seeds == 1 else "two seeds", found)
+        verdict = _WORDS[found.word]
+        reason = self._reason(claim) if verdict == "not measured" else ""
+        return Judged(claim, verdict, found, reason)
 
-    def claims(self) -> list[tuple[Claim, Verdict, float | None, float | None]]:
-        return [(claim, *self.verdict(claim)) for claim in self.item.claims]
+    def _never(self, sides: list[dict[int, float | None]], claim: Claim) -> None:
+        """An accuracy that one method never reaches, and the other does, counts as reached after the last round."""
+        last = max((run.setting.rounds for run in self.runs.get(claim.above, [])), default=0)
+        for seed in sides[0].keys() & sides[1].keys():
+            one, two = sides[0][seed], sides[1][seed]
+            if (one is None) != (two is None):
+                sides[0][seed], sides[1][seed] = (last + 1 if v is None else v for v in (one, two))
+
+    def _reason(self, claim: Claim) -> str:
+        for index in (claim.above, claim.below):
+            for part in self.item.means.get(index[1], (index[1],)):
+                if (index[0], part) in self.missing:
+                    return brief(self.missing[index[0], part])
+        for row, column in (claim.above, claim.below):
+            if not any(v is not None for v in self.values(row, column, claim.measure).values()):
+                if claim.measure == "received":
+                    return f"{row} sends nothing"
+                if claim.measure.startswith("rounds to"):
+                    return "neither reached it"
+                return f"{row} did not converge" if "curve" in self.item.measures[claim.measure].needs else "no number"
+        return "no seed in which both have a number"
+
+    def claims(self) -> list[Judged]:
+        return [self.judged(claim) for claim in self.item.claims]
 
     # ---- to read
     def table(self, measure: str) -> tuple[list[str], list[list[str]]]:
-        style = self.item.formats.get(measure, "percent")
+        style = self.item.measures[measure].style
         there = {(c.row, c.column) for c in self.item.cells}
         rows = []
         for row in self.item.rows():
@@ -137,58 +196,63 @@ class Outcome:
         paper = f" ({written(number.paper, style)})" if number.paper is not None else ""
         reason = self.missing.get((row, column))
         if not number.values:
-            return ("–" if reason is None else "failed" if reason.startswith("failed") else "no data") + paper
+            if reason is None or reason.startswith("not run"):
+                return "–" + paper
+            return ("failed" if reason.startswith("failed") else "no data") + paper
         if number.mean is None:
-            return ("never" if measure.startswith("rounds to") else "–") + paper
+            never = measure.startswith("rounds to")
+            unfinished = "curve" in self.item.measures[measure].needs
+            return ("never" if never else "not converged" if unfinished else "–") + paper
         half = "" if number.interval is None else f" ± {written(number.interval, style)}"
-        asked = len(number.values) if reason is None else self.seeds  # of a run that failed there is no value
-        short = "" if len(number.known) == asked else f" [{len(number.known)} of {asked}]"
-        return written(number.mean, style) + half + short + paper
+        asked = len(number.values) if reason is None else self.seeds  # a run that failed has no value
+        few = "" if len(number.known) == asked else f" [{len(number.known)} of {asked}]"
+        return written(number.mean, style) + half + few + paper
 
     def markdown(self) -> str:
         parts = [f"### {self.name}: {self.item.title}", ""]
         seeds = self.seeds
         parts += [
-            f"{self.item.place}. Scale {self.scale.name}, {seeds} {'seed' if seeds == 1 else 'seeds'}; ours"
+            f"{self.item.place}. Scale {self.scale}, {seeds} {'seed' if seeds == 1 else 'seeds'}; ours"
             f"{' with the 95 % interval over seeds' if seeds > 1 else ''} (the paper's number, where it has one).",
-            f"Command: `{self.command}`; the runs took {self.seconds / 60:.1f} minutes of computing.",
+            f"Command: `{self.command}`; the runs took {self.seconds / 60:.1f} minutes of one core.",
             "",
         ]
+        if self.item.desk and self.scale == "desk":
+            parts += [f"Sizes: {self.item.desk}", ""]
         if self.item.notes:
             parts += [self.item.notes, ""]
         for measure in self.item.measures:
             parts += [markdown(*self.table(measure))]
         for reason in dict.fromkeys(self.missing.values()):
-            places = [place for place, why in self.missing.items() if why == reason]
-            if reason.startswith("failed"):
-                parts += [f"Not run: {'; '.join(', '.join(place) for place in places)}: {_brief(reason)}.", ""]
-            else:
-                which = dict.fromkeys(column for _, column in places)
-                parts += [f"No data for {', '.join(which)}: {_brief(reason)}.", ""]
-        if claims := self.claims():
-            tally = {v: sum(1 for c in claims if c[1] == v) for v in ("held", "not held", "undecided", "not measured")}
-            parts += ["Claims: " + ", ".join(f"{n} {v}" for v, n in tally.items() if n) + ".", ""]
-            parts += [markdown(*self.claim_table())]
+            where = [index for index, why in self.missing.items() if why == reason]
+            columns = list(dict.fromkeys(column for _, column in where))
+            whole = [c for c in columns if all((r.row, c) in where for r in self.item.cells if r.column == c)]
+            rest = ["; ".join(", ".join(index) for index in where if index[1] not in whole)]
+            parts += [f"{_capital(brief(reason))}: {'; '.join([*whole, *filter(None, rest)])}.", ""]
+        if judged := self.claims():
+            parts += [f"Claims: {tally(judged)}.", "", markdown(*self.claim_table())]
         return "\n".join(parts)
 
     def claim_table(self) -> tuple[list[str], list[list[str]]]:
-        """A line for each pair that is compared, a column for each place it is compared in."""
+        """A line for each pair of rows, a column for each column of the item."""
         columns = list(dict.fromkeys(claim.above[1] for claim in self.item.claims))
         lines: dict[str, dict[str, str]] = {}
-        for claim, verdict, mean, half in self.claims():
-            style = self.item.formats.get(claim.measure, "percent")
-            gap = "" if mean is None else f" {written(mean, style, sign=True)}"
-            gap += f" ± {written(half, style)}" if half is not None else ""
-            lines.setdefault(claim.text(), {})[claim.above[1]] = verdict + gap
+        for one in self.claims():
+            lines.setdefault(one.claim.text(), {})[one.claim.above[1]] = self.verdict_text(one)
         rows = [[text, *(found.get(column, "") for column in columns)] for text, found in lines.items()]
         return ["claim", *columns], rows
+
+    def verdict_text(self, one: Judged) -> str:
+        return verdict_text(
+            one.verdict, one.judgment.mean, one.judgment.low, one.judgment.high,
+            self.item.measures[one.claim.measure].style, one.reason,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         return {
             "item": self.name,
             "title": self.item.title,
-            "scale": self.scale.name,
-            "scale_says": self.scale.says,
+            "scale": self.scale,
             "command": self.command,
             "seconds": round(self.seconds, 1),
             "cells": [
@@ -197,14 +261,13 @@ class Outcome:
                     "column": cell.column,
                     "method": cell.method,
                     "seeds": [run.seed for run in self.runs.get((cell.row, cell.column), [])],
-                    "runs": [run.folder.name for run in self.runs.get((cell.row, cell.column), [])],
                     **(
-                        {"missing": _brief(self.missing[cell.row, cell.column])}
+                        {"missing": brief(self.missing[cell.row, cell.column])}
                         if (cell.row, cell.column) in self.missing
                         else {}
                     ),
                     "measures": {
-                        name: {"values": [_short(v) for v in number.values], "paper": number.paper}
+                        name: {"values": [_digits(v) for v in number.values], "paper": number.paper}
                         for name in self.item.measures
                         for number in [self.number(cell.row, cell.column, name)]
                     },
@@ -213,24 +276,49 @@ class Outcome:
             ],
             "claims": [
                 {
-                    "claim": claim.text(),
-                    "column": claim.above[1],
-                    "verdict": verdict,
-                    "difference": _short(mean),
-                    "half_interval": _short(half),
+                    "claim": one.claim.pair,
+                    "measure": one.claim.measure,
+                    **({"ours": True} if one.claim.ours else {}),
+                    "column": one.claim.above[1],
+                    "verdict": one.verdict,
+                    **({"reason": one.reason} if one.reason else {}),
+                    "difference": _digits(one.judgment.mean),
+                    "interval": [_digits(one.judgment.low), _digits(one.judgment.high)],
+                    "style": self.item.measures[one.claim.measure].style,
                 }
-                for claim, verdict, mean, half in self.claims()
+                for one in self.claims()
             ],
         }
 
 
-def _brief(reason: str) -> str:
-    """Without what is of this machine and moment: the whole is on the terminal."""
+def tally(judged: Sequence[Judged]) -> str:
+    """12 held, 3 not held, …"""
+    counts = {v: sum(1 for one in judged if one.verdict == v) for v in VERDICTS}
+    return ", ".join(f"{n} {v}" for v, n in counts.items() if n)
+
+
+def verdict_text(
+    verdict: str, mean: float | None, low: float | None, high: float | None, style: str, reason: str = ""
+) -> str:
+    if mean is None:
+        return f"{verdict}: {reason}" if reason else verdict
+    gap = f" {written(mean, style, sign=True)}"
+    if low is None or high is None:
+        return verdict + gap
+    return f"{verdict}{gap} [{written(low, style, sign=True)}, {written(high, style, sign=True)}]"
+
+
+def brief(reason: str) -> str:
+    """Without what belongs to this machine and moment: the terminal shows all of it."""
     return re.sub(r" is not in \S+", " is not at hand", reason.splitlines()[0].split(" (")[0].removesuffix("."))
 
 
-def _short(value: float | None) -> float | None:
-    return None if value is None or not isfinite(value) else float(f"{value:.10g}")
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _digits(value: float | None) -> float | None:
+    return None if value is None or not isfinite(value) else float(f"{value:.6g}")
 
 
 def written(value: float | None, style: str, *, sign: bool = False) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedkin.experiments.carry_out import carry_out
-from fedkin.experiments.declare import SCALES
-from fedkin.experiments.outcome import Outcome
+from fedkin.experiments.carry_out import carry_out, jobs_of, needs
+from fedkin.experiments.cells import FOLDER, Cells, Job
+from fedkin.experiments.declare import SCALES, Item
+from fedkin.experiments.outcome import VERDICTS, Outcome
 from fedkin.experiments.papers import PAPERS, find, items
-from fedkin.results.store import write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,35 +19,59 @@ if TYPE_CHECKING:
 def reproduce(
     names: Sequence[str],
     *,
-    scale: str,
-    seeds: int | None,
-    only: tuple[str, ...],
-    out: Path,
-    workers: int,
+    scale: str = "desk",
+    seeds: int | None = None,
+    only: tuple[str, ...] = (),
+    out: Path = Path("runs/reproduce"),
+    cells: Path | None = None,
+    workers: int = 0,
     console: Console,
 ) -> None:
-    """Run the named items and print and write their outcomes."""
+    """Run the named items ("all": every one), and print and write their outcomes."""
     from fedkin.engine.progress import counting
 
-    for name, item in [pair for given in names for pair in find(given).items()]:
+    keep, store = needs(chosen(PAPERS), scale), store_of(cells, scale, out)
+    for name, item in chosen(names).items():
         with counting(name, console) as on_progress:
             outcome = carry_out(
-                name, item, SCALES[scale], out, seeds=seeds, only=only, workers=workers, on_progress=on_progress
+                name,
+                item,
+                scale,
+                out,
+                store,
+                seeds=seeds,
+                only=only,
+                keep=keep,
+                workers=workers,
+                on_progress=on_progress,
             )
         show(outcome, console)
         for path in write(outcome, out):
             print(f"  {path}")
 
 
+def chosen(names: Iterable[str]) -> dict[str, Item]:
+    given = [paper for name in names for paper in (PAPERS if name == "all" else (name,))]
+    return {name: item for one in given for name, item in find(one).items()}
+
+
+def store_of(cells: Path | None, scale: str, out: Path) -> Cells:
+    """The named folder of stored results, else the repository's (not for smoke runs), else one in `out`."""
+    return Cells(cells or (FOLDER if FOLDER.parent.exists() and scale != "smoke" else out / "cells"))
+
+
 def write(outcome: Outcome, out: Path) -> list[Path]:
     """The outcome as JSON, Markdown and picture."""
-    stem = out / f"{outcome.name.replace('/', '-')}-{outcome.scale.name}"
+    from fedkin.results.store import write_json  # it imports torch, and --list should not wait for that
+
+    out.mkdir(parents=True, exist_ok=True)
+    stem = out / f"{outcome.name.replace('/', '-')}-{outcome.scale}"
     made = [stem.with_suffix(".json"), stem.with_suffix(".md")]
     write_json(made[0], outcome.to_json())
     made[1].write_text(outcome.markdown())
     if outcome.item.figure is not None and outcome.runs:
         figure = outcome.item.figure(outcome)
-        figure.suptitle(f"{outcome.name}, scale {outcome.scale.name}", x=0.01, ha="left", fontsize=9, color="0.4")
+        figure.suptitle(f"{outcome.name}, scale {outcome.scale}", x=0.01, ha="left", fontsize=9, color="0.4")
         for suffix in (".png", ".pdf"):
             figure.savefig(stem.with_suffix(suffix), dpi=110)
             made.append(stem.with_suffix(suffix))
@@ -61,13 +85,14 @@ def show(outcome: Outcome, console: Console) -> None:
         header, rows = outcome.table(measure)
         console.print(terminal(f"{outcome.name}: {outcome.item.title}", header, rows, outcome.item.place))
     for reason in dict.fromkeys(outcome.missing.values()):
-        console.print(f"Not run: {reason}", markup=False)
-    claims = outcome.claims()
-    for verdict in ("held", "not held", "undecided", "not measured"):
+        count = sum(1 for why in outcome.missing.values() if why == reason)
+        console.print(f"{count} cells: {reason}", markup=False)
+    judged = outcome.claims()
+    for verdict in VERDICTS:
         found: dict[str, list[str]] = {}
-        for claim, on_progress, _, _ in claims:
-            if on_progress == verdict:
-                found.setdefault(claim.text(), []).append(claim.above[1])
+        for one in judged:
+            if one.verdict == verdict:
+                found.setdefault(one.claim.text(), []).append(one.claim.above[1])
         if found:
             text = "; ".join(f"{claim}: {', '.join(columns)}" for claim, columns in found.items())
             count = sum(len(columns) for columns in found.values())
@@ -75,18 +100,43 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def show_list(seeds: int | None, console: Console) -> None:
-    from fedkin.experiments.estimate import seconds
+    from fedkin.experiments.estimate import status
     from fedkin.report.tables import duration, terminal
 
-    rows = []
+    none, rows = Cells(Path("/nonexistent")), []
     for paper in PAPERS:
         for name, item in items(paper).items():
-            times = [duration(seconds(item, SCALES[s], seeds)) for s in SCALES]
+            times = []
+            for scale in SCALES:
+                jobs = jobs_of(name, item, scale, seeds=seeds).values()
+                times.append(duration(3600 * status(jobs, none, {}).hours_left))
             rows.append((f"{paper}/{name}", item.title, item.place, str(len(item.cells)), *times))
     header = ("item", "what it shows", "in the paper", "cells", *SCALES)
-    note = "\n".join(f"{scale.name}: {scale.says}" for scale in SCALES.values())
-    note += "\nTimes are estimates: batches counted, one batch timed; items that share runs share their time."
+    note = "\n".join(f"{scale}: {says}." for scale, says in SCALES.items())
+    note += "\nTimes are estimates for this machine's cores; items that share runs share their time."
     table = terminal("Tables and figures of the papers", header, rows, note)
     for column in table.columns[:3]:
         column.justify = "left"
     console.print(table)
+
+
+def show_status(names: Sequence[str], scale: str, seeds: int | None, cells: Cells, console: Console) -> None:
+    """How many runs are done, and how many hours the others will take."""
+    from fedkin.experiments.estimate import status
+    from fedkin.report.tables import terminal
+
+    rows = []
+    every: list[Job] = []
+    keep = needs(chosen(PAPERS), scale)
+    for name, item in chosen(names or ("all",)).items():
+        jobs = list(jobs_of(name, item, scale, seeds=seeds).values())
+        found = status(jobs, cells, keep)
+        rows.append((name, f"{found.done} of {found.total}", f"{found.spent / 3600:.2f}", f"{found.hours_left:.2f}"))
+        every += jobs
+    found = status(every, cells, keep)
+    rows.append(
+        ("all together", f"{found.done} of {found.total}", f"{found.spent / 3600:.2f}", f"{found.hours_left:.2f}")
+    )
+    note = f"Stored results: {cells.folder}. Items share runs: the last line counts each of them once."
+    header = ("item", "runs done", "core hours spent", "hours left")
+    console.print(terminal(f"Scale {scale}", header, rows, note))

@@ -55,6 +55,11 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.pflic:PFLIC",
         "clients choose one of k models that share a layer; then those with the largest losses take turns",
     ),
+    "pflic-restarts": Entry(
+        "fedkin.methods.pflic:PFLIC",
+        "PFLIC from the best of three starts, which gives empty clusters the model of the client served worst",
+        preset={"restarts": 3, "reseed_empty": True},
+    ),
     "dcpfl": Entry(
         "fedkin.methods.dcpfl:DCPFL",
         "one group that splits as the loss flattens; layers aggregated at their own pace",

@@ -1,4 +1,4 @@
-"""From a name, a function or a module of the user's to something that builds the same network everywhere."""
+"""From a name, a function or a module of the user's to a function that builds the same network everywhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedkin.data import DEFAULT_MODEL
 from fedkin.models import MODELS
@@ -50,6 +50,27 @@ def maker(
             ) from None
         arguments = ()
     return lambda k: build(lambda: _module(function(*arguments, **options)), _seed(seed, k))
+
+
+def check_outputs(module: nn.Module, example: Tensor, outputs: int) -> None:
+    """Raise unless the network takes this example and gives so many outputs for it."""
+    was_training = module.training
+    try:
+        with torch.no_grad():
+            out = module.eval()(example[:1])
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"The network {type(module).__name__} cannot take an example of shape {list(example.shape[1:])} and dtype "
+            f"{example.dtype} ({type(error).__name__}): build it for this shape, or give it (shape, classes)."
+        ) from error
+    finally:
+        module.train(was_training)
+    found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if found != [1, outputs] and not (outputs == 1 and found == [1]):
+        raise ValueError(
+            f"The network {type(module).__name__} must give [examples, {outputs}], one output for each class or "
+            f"target; for one example it gives {found}. Change the size of its last layer to {outputs}."
+        )
 
 
 def _module(made: object) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Fully connected networks: `mlp`, and PFLIC's `fcnn1` and `fcnn2`."""
+"""Fully connected networks: `logistic`, `mlp_small`, `mlp`, and PFLIC's `fcnn1` and `fcnn2`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Dense(nn.Module):
             self.add_module(f"fc{i}", nn.Linear(fan_in, fan_out))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.flatten(1)
+        x = x.flatten(1).float()
         *inner, last = self.children()
         for layer in inner:
             x = F.relu_(layer(x))
@@ -26,10 +26,10 @@ class Dense(nn.Module):
 
     @torch.no_grad()
     def gradients(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        """Gradient of the mean cross entropy by the chain rule, without autograd, whose bookkeeping costs more than the
-        arithmetic of so small a network."""
+        """Gradient of the mean cross entropy by the chain rule. In so small a network the bookkeeping of autograd costs
+        more than the arithmetic."""
         layers: list[nn.Linear] = list(self.children())  # type: ignore[arg-type]
-        inputs = [x.flatten(1)]
+        inputs = [x.flatten(1).float()]
         for layer in layers[:-1]:
             inputs.append(F.relu_(layer(inputs[-1])))
         delta = F.softmax(layers[-1](inputs[-1]), 1)
@@ -41,6 +41,14 @@ class Dense(nn.Module):
             if i:
                 delta = (delta @ layers[i].weight).mul_(inputs[i] > 0)
         return out[::-1]
+
+
+def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Dense(shape, (), classes)
+
+
+def mlp_small(shape: tuple[int, ...], classes: int, *, width: float = 1.0) -> nn.Module:
+    return Dense(shape, (scaled(16, width),), classes)
 
 
 def mlp(shape: tuple[int, ...], classes: int, *, width: float = 1.0) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The end of a rapid decrease of a loss curve, by its radius of curvature (DC-PFL, sec. III-C)."""
+"""The end of the rapid decrease of a loss curve, found by its radius of curvature (DC-PFL, sec. III-C)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def smoothed(losses: Sequence[float], window: int) -> Floats:
 def radius(losses: Sequence[float], window: int) -> Floats:
     """r(t) for t = 1, 2, …: eq. (4) on the smoothed curve.
 
-    +inf up to round `window`, where the smoothing still changes from round to round, where two differences cannot be
-    taken yet, and where the curve is not convex (l'' ≤ 0): such a round is never the minimum.
+    It is +inf, so that the round is never the minimum, up to round `window` (the smoothing window still grows), before
+    two differences exist, and where the curve is not convex (l'' ≤ 0).
     """
     curve = smoothed(losses, window)
     out = np.full(len(curve), np.inf)
-    for t in range(max(2, window), len(curve)):  # t counts from 0 here: the first is round `window` + 1
+    for t in range(max(2, window), len(curve)):  # t counts from 0: the first is round `window` + 1
         slope = curve[t] - curve[t - 1]  # l'(t)
         bend = slope - (curve[t - 1] - curve[t - 2])  # l''(t)
         if bend > 0:
@@ -33,7 +33,7 @@ def radius(losses: Sequence[float], window: int) -> Floats:
 
 
 def rapid_decrease_end(losses: Sequence[float], window: int, patience: int) -> int | None:
-    """The round t (from 1) of the smallest r, once it has not been beaten for `patience` rounds; None before that."""
+    """The round t (from 1) with the smallest r, once no smaller r came for `patience` rounds; None before that."""
     r = radius(losses, window)
     if not len(r) or not np.isfinite(r.min()):
         return None

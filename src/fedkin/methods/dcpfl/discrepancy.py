@@ -1,4 +1,4 @@
-"""How unlike models are (DC-PFL, eq. 3 and 5), and the tree of groups that follows from it (sec. II-C, III-B)."""
+"""Discrepancy between models (DC-PFL, eq. 3 and 5) and the tree of groups built from it (sec. II-C, III-B)."""
 
 from __future__ import annotations
 
@@ -13,53 +13,59 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 Scale = Literal["common", "model", "layer"]
-BLOCK = 2048  # columns at a time: 100 clients' block stays in the cache
+LayerScale = Literal["model", "own", "layer", "layer_own"]
+BLOCK = 2048  # columns at a time: a block of 100 clients fits into the cache
 
 
-def pairwise_discrepancy(rows: Tensor, scale: Scale = "common", layers: Sequence[Tensor] = ()) -> Tensor:
+def pairwise_discrepancy(vectors: Tensor, scale: Scale = "common", layers: Sequence[Tensor] = ()) -> Tensor:
     """D [n, n] of models [n, d]: eq. (3), ‖S(w_i) − S(w_j)‖₁ / d, where S maps linearly to [0, 1].
 
-    `scale` says whose smallest and largest value S takes: "common" those of all models together, "model" each model's
-    own (as printed), "layer" those of all models together in each layer (`layers`: the columns of each), and D is then
-    the mean over layers. Never makes more than one block of columns at a time.
+    `scale` says which smallest and largest value S uses: "common" those of all models together, "model" each model's
+    own (as printed), "layer" those of all models together within each layer (`layers`: the columns of each); D is then
+    the mean over layers. Only one block of columns is copied at a time.
     """
     if scale == "layer":
-        parts = [pairwise_discrepancy(_columns(rows, at)) for at in layers]
+        parts = [pairwise_discrepancy(_columns(vectors, columns)) for columns in layers]
         return torch.stack(parts).mean(0)
-    low, high = _bounds(rows) if scale == "model" else _extremes(rows)
-    span = (high - low).double()
-    if scale == "common":  # S is the same map for all: it can wait until after the sum
-        total = _manhattan(rows, None, None)
-        factor = 1 / float(span) if float(span) > 0 else 0.0
+    if scale == "common":  # S is the same map for all, so it can be applied after the sum
+        total = _manhattan(vectors, None, None)
+        span = float((vectors.max() - vectors.min()).double())
+        factor = 1 / span if span > 0 else 0.0
     else:
-        total = _manhattan(rows, low[:, None], torch.where(span > 0, span, 1.0).float()[:, None])
+        low, high = vectors.amin(1), vectors.amax(1)
+        total = _manhattan(vectors, low[:, None], _span(low, high)[:, None])
         factor = 1.0
-    return total * (factor / rows.shape[1])
+    return total * (factor / vectors.shape[1])
 
 
-def layer_discrepancy(rows: Tensor, center: Tensor, layers: Sequence[Tensor], scale: Scale = "common") -> Tensor:
+def layer_discrepancy(vectors: Tensor, center: Tensor, layers: Sequence[Tensor], scale: LayerScale = "model") -> Tensor:
     """D_{g,l} [layers] of a group's models [m, d] and their mean [d]: eq. (5).
 
-    S works inside a layer: with the smallest and largest value of all members there, or ("model", as printed) with
-    each model's own.
+    `scale` says which smallest and largest value S uses. "model": those of all members together, over all `layers`.
+    "own": each model's own, over all `layers`. "layer" and "layer_own": the same two, within each layer.
     """
+    if scale in ("layer", "layer_own"):
+        inside: LayerScale = "model" if scale == "layer" else "own"
+        return torch.cat([layer_discrepancy(vectors, center, [columns], inside) for columns in layers])
+    parts = [(_columns(vectors, columns), _columns(center[None], columns)[0]) for columns in layers]
+    low = torch.stack([part.amin(1) for part, _ in parts]).amin(0)
+    high = torch.stack([part.amax(1) for part, _ in parts]).amax(0)
+    center_low, center_high = (min(m.min() for _, m in parts), max(m.max() for _, m in parts))
+    if scale == "model":
+        low, high = torch.full_like(low, float(low.min())), torch.full_like(high, float(high.max()))
+        center_low, center_high = low[0], high[0]
+    span, center_span = _span(low, high), _span(center_low, center_high)
     out = []
-    for at in layers:
-        own, middle = _columns(rows, at), _columns(center[None], at)
-        if scale == "model":
-            own, middle = _unit(own), _unit(middle)
-            span = 1.0
-        else:
-            low, high = _extremes(own)
-            span = float(high - low)
-        distance = sum(float((row - middle[0]).abs_().sum(dtype=torch.double)) for row in own)
-        out.append(distance / (len(own) * own.shape[1] * span) if span > 0 else 0.0)
+    for part, middle in parts:
+        target = (middle - center_low) / center_span
+        sums = [((v - low[i]) / span[i] - target).abs_().sum(dtype=torch.double) for i, v in enumerate(part)]
+        out.append(float(torch.stack(sums).mean()) / part.shape[1])
     return torch.tensor(out, dtype=torch.double)
 
 
 def filled(total: Tensor, count: Tensor) -> Tensor:
-    """Mean discrepancy of pairs from sums and counts. A pair never seen together gets what is usual for its two
-    members: the mean of their own means."""
+    """Mean discrepancy of each pair, from sums and counts. A pair never seen together gets the mean of its two members'
+    mean discrepancies."""
     known = (count > 0) & ~torch.eye(len(count), dtype=torch.bool)
     mean = torch.where(known, total / count.clamp(min=1), 0.0)
     overall = mean.sum() / known.sum().clamp(min=1)
@@ -77,8 +83,8 @@ def group_tree(distance: Tensor) -> Tensor:
 
 
 def cut(tree: Tensor, gamma: float) -> Tensor:
-    """Group of each leaf at the normalized threshold: 1 one group, 0 everybody alone, nested in between. Groups are
-    numbered by their first leaf."""
+    """Group of each leaf at the normalized threshold: 1 is one group, 0 every leaf alone, and cuts are nested. Groups
+    are numbered by their first leaf."""
     leaves = len(tree) + 1
     if gamma <= 0:
         return torch.arange(leaves)
@@ -88,9 +94,20 @@ def cut(tree: Tensor, gamma: float) -> Tensor:
     return first_seen(torch.from_numpy(fcluster(merges, gamma * merges[-1, 2], "distance").astype(np.int64)))
 
 
+def gamma_for(tree: Tensor, groups: int) -> float:
+    """The normalized threshold at which the tree has this many groups (fewer where merges have equal heights)."""
+    leaves = len(tree) + 1
+    if groups <= 1 or leaves == 1:
+        return 1.0
+    if groups >= leaves:
+        return 0.0
+    height: list[float] = tree[:, 2].tolist()
+    return (height[-groups] + height[1 - groups]) / 2 / height[-1] if height[-1] > 0 else 1.0
+
+
 def labels_at(tree: Tensor, leaves: Tensor, leader: Tensor, gamma: float) -> Tensor:
-    """Group of every client at γ̃: leaf k of the tree is client `leaves[k]`, and client i goes where `leader[i]` does (a
-    leaf leads itself); -1 without a leader. At γ̃ = 1 all are together, at 0 all are alone, leader or not."""
+    """Group of every client at γ̃. Leaf k of the tree is client `leaves[k]`. Client i joins the group of `leader[i]` (a
+    leaf is its own leader) and has group -1 without a leader. At γ̃ = 1 all clients are together, leader or not."""
     if gamma >= 1:
         return torch.zeros_like(leader)
     group = torch.full_like(leader, -1)
@@ -110,14 +127,14 @@ def first_seen(labels: Tensor) -> Tensor:
     return torch.from_numpy(rank[inverse.reshape(-1)])
 
 
-def _manhattan(rows: Tensor, low: Tensor | None, span: Tensor | None) -> Tensor:
-    """L1 distance of every pair [n, n], in double, of (rows − low) / span."""
-    n = len(rows)
+def _manhattan(vectors: Tensor, low: Tensor | None, span: Tensor | None) -> Tensor:
+    """L1 distance of every pair [n, n] of (vectors − low) / span, summed in double."""
+    n = len(vectors)
     upper = torch.zeros(n * (n - 1) // 2, dtype=torch.double)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a block is too little to share: on a busy machine two threads were 4 to 16 times slower
+    torch.set_num_threads(1)  # a block is too small to share: two threads were 4 to 16 times slower on a busy machine
     try:
-        for block in rows.split(BLOCK, dim=1):
+        for block in vectors.split(BLOCK, dim=1):
             scaled = block.contiguous() if low is None or span is None else (block - low) / span
             upper += torch.pdist(scaled, p=1).double()
     finally:
@@ -128,22 +145,13 @@ def _manhattan(rows: Tensor, low: Tensor | None, span: Tensor | None) -> Tensor:
     return out + out.T
 
 
-def _extremes(rows: Tensor) -> tuple[Tensor, Tensor]:
-    return rows.min(), rows.max()
+def _span(low: Tensor, high: Tensor) -> Tensor:
+    """The range that S divides by; 1 where all values are equal."""
+    return torch.where(high > low, high - low, 1.0)
 
 
-def _bounds(rows: Tensor) -> tuple[Tensor, Tensor]:
-    return rows.amin(1), rows.amax(1)
-
-
-def _unit(rows: Tensor) -> Tensor:
-    low, high = _bounds(rows)
-    span = high - low
-    return (rows - low[:, None]) / torch.where(span > 0, span, 1.0)[:, None]
-
-
-def _columns(rows: Tensor, at: Tensor) -> Tensor:
-    """These columns, as a view where they are neighbors (as a layer's mostly are)."""
-    if len(at) and int(at[-1] - at[0]) == len(at) - 1 and bool((at.diff() == 1).all()):
-        return rows[:, int(at[0]) : int(at[-1]) + 1]
-    return rows[:, at]
+def _columns(vectors: Tensor, columns: Tensor) -> Tensor:
+    """These columns, as a view where they are contiguous (a layer's usually are)."""
+    if len(columns) and int(columns[-1] - columns[0]) == len(columns) - 1 and bool((columns.diff() == 1).all()):
+        return vectors[:, int(columns[0]) : int(columns[-1]) + 1]
+    return vectors[:, columns]

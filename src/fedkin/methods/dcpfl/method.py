@@ -3,21 +3,21 @@ Liu, Huang, He, Cao. arXiv 2508.01580, 2025.
 
 | symbol | here |
 |---|---|
-| D_ij, S(·) | state "distance" (sum over rounds; "seen" counts them), scale |
+| D_ij, S(·) | state "distance" (summed over rounds; "seen" counts them), scale |
 | T_start | start_rounds |
 | γ̃, λ_γ̃ | state "gamma", step |
 | G⁰, G¹ | state "labels" and "groups", state "trial" |
 | l(t), s | state "losses" (of this rapid decrease period), window |
-| r(t), t_obv, t_sp | maths.curvature, patience, hold |
-| D_{g,l}, τ_{g,l} | groups "spread", `_low` |
-| τ, α, 0.1 | tau (tau_counts), alpha, low |
+| r(t), t_obv, t_sp | curvature.py, patience, hold |
+| D_{g,l}, S(·) there, D_g | groups "spread" (layer_drift), layer_scale, layer_reference |
+| τ_{g,l}, τ, α, 0.1 | `_due`, tau (tau_counts), alpha, low |
 
-Deviations, each with its reason in docs/methods/dcpfl.md: S takes common extremes; γ̃ falls by λ (the text says
-"adding"), and goes on falling where a step leaves the groups as they are; l_w is a plain mean; r = +inf where l'' ≤ 0;
-a new period starts a new loss curve. A layer not due stays in the client's private state and does not travel.
-Every client is sent exactly what its group averaged since it last had it, so a client that missed something, or of
-which nothing was heard, gets that and no more. A client that came after the tree was built follows the client whose
-training moves the model most alike.
+Deviations, each with its reason in docs/methods/dcpfl.md: S uses the smallest and largest value of all models together;
+a layer's share of the sum over layers is compared with 0.1; γ̃ falls by λ (the text says "adding") and keeps falling
+while the groups stay the same; l_w is a plain mean; r = +inf where l'' ≤ 0; a new period starts a new loss curve.
+A layer that is not due stays in the client's private state. A client is sent exactly the layers that its group averaged
+since the client last received them. A client that joins after the tree was built follows the client whose training
+moves the model most similarly.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from fedkin.bounds import Count, Fraction, NonNegative, PositiveFraction, Whole
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
 from fedkin.methods.dcpfl.curvature import radius, rapid_decrease_end
-from fedkin.methods.dcpfl.discrepancy import filled, group_tree, labels_at, pairwise_discrepancy
+from fedkin.methods.dcpfl.discrepancy import filled, first_seen, gamma_for, group_tree, labels_at, pairwise_discrepancy
 from fedkin.methods.dcpfl.layerwise import Tables, averaged, overall, pick, put, stacked
 from fedkin.models.network import Layout
 from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Reply, Server, State, ragged
 
-# Companies for `matters`: trials, or layers of low discrepancy, within a few rounds.
-SOON = {"start_rounds": 1, "tau": 1, "window": 1, "patience": 1, "hold": 1, "settings": {"rounds": 12}}
-LOW = {"start_rounds": 1, "tau": 1, "low": 0.9, "settings": {"rounds": 8}}
+# Settings for `matters` under which trials, or layers of low discrepancy, occur within a few rounds.
+SOON = {"start_rounds": 1, "window": 1, "patience": 1, "hold": 1, "settings": {"rounds": 12}}
+LOW = {"start_rounds": 1, "low": 0.5, "settings": {"rounds": 8}}
+FIXED = {"dynamic": False, "start_rounds": 1}
 
 
 CITATION = r"""@article{liu2025dynamic,
@@ -60,7 +61,8 @@ class DCPFL(Method):
     stays = "layers not due"
 
     scale: Literal["common", "model", "layer"] = "common"
-    """Whose extremes S takes: all models' together, each model's own (as printed), all models' in each layer."""
+    """Range that S maps to [0, 1] in eq. (3): that of all models together, each model's own (as printed), or that of
+    all models together within each layer."""
     start_rounds: Count = 5
     """T_start: communication rounds over which the discrepancy is averaged; all layers travel in them."""
     step: PositiveFraction = 0.2
@@ -68,63 +70,101 @@ class DCPFL(Method):
     window: Count = 5
     """s: communication rounds over which the loss is smoothed."""
     patience: Count = 3
-    """t_obv: communication rounds in which the smallest radius of curvature must stand."""
+    """t_obv: communication rounds without a smaller radius of curvature that end a rapid decrease period."""
     hold: Whole = 6
-    """t_sp: communication rounds for which the old groups stay after a trial that failed."""
-    tau: Count = 5
-    """τ: local work between two aggregations of a high-discrepancy layer, in `tau_counts`."""
+    """t_sp: communication rounds for which the old groups stay after a refused trial."""
+    tau: Whole = 0
+    """τ: local work between two aggregations of a high-discrepancy layer, in `tau_counts`; 0: one round."""
     tau_counts: Literal["epochs", "rounds"] = "epochs"
-    """epochs: τ local epochs, so every ceil(τ / epochs) rounds (sec. V-A). rounds: every τ rounds (sec. IV)."""
+    """Unit of `tau`: local epochs (rounded up to whole rounds) or rounds."""
     alpha: Count = 3
     """α: low-discrepancy layers are aggregated α times less often."""
     low: NonNegative = 0.1
-    """A layer is of low discrepancy below this share of the mean over layers."""
+    """A layer has low discrepancy below this share of `layer_reference`."""
+    layer_scale: Literal["model", "own", "layer", "layer_own"] = "model"
+    """Range that S maps to [0, 1] in eq. (5): that of all members' models together, each model's own, or the same two
+    within each layer."""
+    layer_reference: Literal["sum", "mean"] = "sum"
+    """D_g of eq. (6), over the layers' discrepancies."""
+    layer_drift: Literal["per_interval", "raw"] = "per_interval"
+    """per_interval: measure layers when all of them are uploaded, each divided by the number of intervals since it was
+    averaged. raw: measure a layer whenever it is uploaded; a layer that waited α intervals then looks high."""
     layerwise: bool = True
-    """False: all layers every τ (NoLA)."""
+    """False: aggregate all layers every τ (NoLA)."""
     dynamic: bool = True
-    """False: groups are cut once at `gamma`, as soon as the tree is there (NoDC)."""
+    """False: split once, into fixed groups (NoDC)."""
     gamma: Fraction = 0.8
-    """γ̃ where it is fixed (dynamic=False)."""
+    """γ̃ of the fixed groups (dynamic=False)."""
+    split_into: Whole = 0
+    """Number of fixed groups (dynamic=False); 0: as many as the cut at `gamma` gives."""
+    split_after: Whole = 0
+    """Communication rounds before the fixed groups are made (dynamic=False); 0: as soon as the tree is built."""
+    oracle: tuple[int, ...] = ()
+    """Group of each client instead of the tree's (dynamic=False), as in fig. 2 and 3, which group by the KLD of the
+    data. No real server knows it."""
     lone: Literal["silent", "sends"] = "silent"
-    """A client that is a group by itself. silent: it has nobody to average with, so only its loss travels (sec. V-D:
-    local training without communication). sends: it sends and receives like any group; the models are the same."""
+    """A client alone in its group. silent: it has no one to average with, so only its loss travels (sec. V-D: local
+    training without communication). sends: it sends and receives like any group; the models are the same."""
     use: Literal["group", "trained"] = "group"
     """The model a client uses: its group's (with its own layers that are not due), or that after local training."""
 
     matters = {
-        "scale": {"tau": 1, "start_rounds": 1},
-        "start_rounds": {"tau": 1, "start_rounds": 2},
+        "scale": {"start_rounds": 1},
+        "start_rounds": {"start_rounds": 2},
         "step": {**SOON, "dynamic": True},
         "window": {**SOON, "dynamic": True, "window": 2},
         "patience": {**SOON, "dynamic": True, "patience": 2},
         "hold": {**SOON, "dynamic": True, "step": 0.1, "settings": {"rounds": 14, "lr": 0.3}},  # needs a refusal
-        "tau": {"tau": 2},
+        "tau": {"tau": 4},
+        "tau_counts": {"tau": 4},
         "alpha": {**LOW, "layerwise": True},
         "low": {**LOW, "layerwise": True},
+        "layer_scale": {**LOW, "layerwise": True},
+        "layer_reference": {**LOW, "layerwise": True},
+        "layer_drift": {**LOW, "layerwise": True},
         "layerwise": LOW,
         "dynamic": SOON,
-        "gamma": {"dynamic": False, "tau": 1, "start_rounds": 1},
-        "lone": {"dynamic": False, "tau": 1, "start_rounds": 1, "gamma": 0.5},
+        "gamma": FIXED,
+        "split_into": {**FIXED, "split_into": 3},
+        "split_after": {**FIXED, "split_after": 3},
+        "oracle": {**FIXED, "oracle": (0, 0, 0, 0, 1, 1, 1, 1)},
+        "lone": {**FIXED, "gamma": 0.5},
     }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = [name for name in ("split_into", "split_after", "oracle") if getattr(self, name)]
+        if self.dynamic and given:
+            raise ValueError(f"{' and '.join(given)} set up fixed groups: give dynamic=False too.")
+        if self.oracle and self.split_into:
+            raise ValueError("oracle already names every client's group: leave split_into=0.")
 
     # ---- server
     def init(self, fed: Server) -> State:
+        if self.oracle and len(self.oracle) != fed.size:
+            raise ValueError(
+                f"oracle names {len(self.oracle)} clients; the federation has {fed.size}: give one group each."
+            )
         size, layers = fed.size, len(fed.layout.layers)
-        epochs = fed.training.epochs
+        labels = torch.zeros(size, dtype=torch.long)
+        if self.oracle and not self.split_after:
+            labels = first_seen(torch.tensor(self.oracle))
+        count = int(labels.max()) + 1
         return {
             "clock": 0,
-            "period": self.tau if self.tau_counts == "rounds" else ceil(self.tau / epochs),
+            "period": self._period(fed),
             "layers": [layer.name or "model" for layer in fed.layout.layers],
             "owner": _owner(fed.layout),
             "parameters": fed.layout.parameters,
             "n": fed.n,
             "groups": {
-                "models": fed.initial(0)[None],
-                "version": torch.zeros(1, layers, dtype=torch.long),
-                "spread": torch.full((1, layers), torch.inf, dtype=torch.double),
-                "shares": torch.full((1, layers, size), 1 / size),
+                "models": fed.initial(0).repeat(count, 1),
+                "version": torch.zeros(count, layers, dtype=torch.long),
+                "since": torch.zeros(count, layers, dtype=torch.long),
+                "spread": torch.full((count, layers), torch.inf, dtype=torch.double),
+                "shares": torch.full((count, layers, size), 1 / size),
             },
-            "labels": torch.zeros(size, dtype=torch.long),
+            "labels": labels,
             "held": torch.full((size, layers), -1),
             "distance": torch.zeros(size, size, dtype=torch.double),
             "seen": torch.zeros(size, size, dtype=torch.long),
@@ -138,6 +178,32 @@ class DCPFL(Method):
             "event": {},
         }
 
+    def _period(self, fed: Server) -> int:
+        """Rounds in one communication round."""
+        epochs = 1 if self.tau_counts == "rounds" else fed.training.epochs
+        return max(1, ceil(self.tau / epochs))
+
+    def _split_round(self) -> int:
+        """Communication round after which fixed groups are made."""
+        return self.split_after if self.oracle else max(self.start_rounds, self.split_after)
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        period, layers, out = self._period(fed), len(fed.layout.layers), []
+        # r(t) exists from communication round max(3, window + 1) on, and its minimum must stand for `patience` more
+        first = max(self.start_rounds, max(2, self.window) + 1 + self.patience) if self.dynamic else self._split_round()
+        if rounds <= first * period:
+            out.append(
+                f"DC-PFL cannot split in {rounds} rounds: the first split comes in round {first * period + 1} at the "
+                "earliest. Give more rounds, or lower "
+                + ("start_rounds, window, patience or tau." if self.dynamic else "start_rounds, split_after or tau.")
+            )
+        if self.layerwise and self.layer_reference == "sum" and self.low * layers >= 1:
+            out.append(
+                f"low={self.low:g} of the sum over {layers} layers is no less than the average layer has, so DC-PFL "
+                f"would keep most layers local: take low below {1 / layers:.2g}, or layer_reference='mean'."
+            )
+        return out
+
     def select(self, state: State, fed: Server, round: int) -> Tensor:
         return fed.sample(round - state["clock"] % state["period"])  # the same clients until they upload
 
@@ -149,7 +215,7 @@ class DCPFL(Method):
             due = self._due(state)[state["labels"][ids]]
             return Message(own=(old, [_plan(a, d, tell) for a, d in zip(asks, due)]))
         new = _parts(state, trial["labels"], trial["groups"]["models"], ids, asks)
-        plans = [_plan(a, torch.zeros_like(a), tell) for a in asks]  # what to upload is said with the verdict
+        plans = [_plan(a, torch.zeros_like(a), tell) for a in asks]  # the verdict says what to upload
         return Message((torch.ones(1, dtype=torch.uint8),), (old, plans, new))
 
     def round(self, state: State, clients: Clients) -> State:
@@ -164,27 +230,27 @@ class DCPFL(Method):
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         state = {**state, "event": {}}
-        told = [float(loss[0]) for loss in _told(state, replies) if len(loss)]
-        if told:
-            state["event"] = {"loss": sum(told) / len(told)}  # l(t)
+        losses = [float(loss[0]) for loss in _grouped_losses(state, replies) if len(loss)]
+        if losses:
+            state["event"] = {"loss": sum(losses) / len(losses)}  # l(t)
             state["losses"] = [*state["losses"], state["event"]["loss"]]
         return self._collect(state, replies)
 
     def _judge(self, state: State, replies: Replies) -> tuple[State, bool]:
-        """The old groups against the new: the mean training loss after local work (sec. III-C)."""
-        told = [loss.double() for loss in _told(state, replies)]
-        if not told:  # only clients without a group answered: nothing is known, so nothing changes
+        """Compare old and new groups by the mean training loss after local training (sec. III-C)."""
+        losses = [loss.double() for loss in _grouped_losses(state, replies)]
+        if not losses:  # only clients without a group answered: keep the groups
             return {**state, "trial": None, "event": {}, "wait": 1}, False
-        before_old, before_new, old, new = torch.stack(told).mean(0).tolist()
+        before_old, before_new, old, new = torch.stack(losses).mean(0).tolist()
         trial, accepted = state["trial"], new < old
         outcome = {"outcome": "accepted" if accepted else "refused", "old": old, "new": new, "gamma": trial["gamma"]}
         state = {**state, "trial": None, "event": {"trial": outcome, "loss": before_new if accepted else before_old}}
-        if accepted:  # a new rapid decrease period, with a loss curve of its own
+        if accepted:  # a new rapid decrease period with its own loss curve
             return {**state, **trial, "losses": [before_new], "wait": 0}, True
         return {**state, "losses": [*state["losses"], before_old], "wait": self.hold + 1}, False
 
     def _collect(self, state: State, replies: Replies) -> State:
-        """Note what clients hold now; where layers came back, average them and see whether groups are to change."""
+        """Record what clients hold now. If layers were uploaded, average them and decide whether to change groups."""
         ids, labels, due = replies.ids, state["labels"][replies.ids], self._due(state)
         held = state["held"].clone()
         held[ids] = torch.maximum(held[ids], _with_all(state["groups"]["version"])[labels])
@@ -196,7 +262,7 @@ class DCPFL(Method):
         state["groups"] = self._averaged(state, state["groups"], state["labels"], replies, uploads, due)
         if state["tree"] is None:
             state = self._compare(state, ids, uploads)
-        else:
+        elif not self.oracle:
             state = _follow(before, state, ids, uploads, due[labels])
         return self._consider(state, replies, uploads, due)
 
@@ -213,11 +279,12 @@ class DCPFL(Method):
             now=state["clock"],
             owner=state["owner"],
             parameters=state["parameters"],
-            scale=self.scale,
+            scale=self.layer_scale,
+            drift=self.layer_drift,
         )
 
     def _compare(self, state: State, ids: Tensor, uploads: Tensor) -> State:
-        """Discrepancy in the first T_start communication rounds, then the tree."""
+        """Sum the discrepancy over the first T_start communication rounds, then build the tree."""
         trained = state["owner"][: state["parameters"]]
         layers = [(trained == layer).nonzero().flatten() for layer in range(len(state["layers"]))]
         pairs = torch.meshgrid(ids, ids, indexing="ij")
@@ -234,36 +301,40 @@ class DCPFL(Method):
         return {**state, "tree": tree, "leaves": leaves, "leader": leader, "event": {**state["event"], "tree": True}}
 
     def _consider(self, state: State, replies: Replies, uploads: Tensor, due: Tensor) -> State:
-        """Is it time for other groups? If so they are made of the same uploads, and tried in the next round."""
+        """If it is time for other groups, make them from the same uploads and try them in the next round."""
+        if not self.dynamic:
+            if state["clock"] // state["period"] != self._split_round():
+                return state
+            gamma = state["gamma"] if self.oracle else self.gamma
+            if self.split_into:
+                gamma = gamma_for(state["tree"], self.split_into)
+            return {**state, **self._split(state, gamma, replies, uploads, due)}
         if state["tree"] is None:
             return state
-        if not self.dynamic:
-            fixed = self._split(state, self.gamma, replies, uploads, due) if "tree" in state["event"] else {}
-            return {**state, **fixed}
         end = rapid_decrease_end(state["losses"], self.window, self.patience) if not state["wait"] else None
         ready = end is not None or state["wait"] == 1
         state = {**state, "wait": max(0, state["wait"] - 1)}
         gamma, placed, same = state["gamma"], state["leader"] >= 0, True
-        while ready and same and gamma > 0:  # a step that changes no group is no trial: both models would be one
+        while ready and same and gamma > 0:  # skip steps that change no group: both models of the trial would be equal
             gamma = max(0.0, round(gamma - self.step, 9))
             same = torch.equal(_labels(state, gamma)[placed], state["labels"][placed])
         if same:
             return state
-        if end is not None:  # as a communication round, counted from the start of the run
+        if end is not None:  # report it as a communication round since the start of the run
             end += state["clock"] // state["period"] - len(state["losses"])
             state["event"] = {**state["event"], "rdp_end": end}
         return {**state, "trial": self._split(state, gamma, replies, uploads, due)}
 
     def _split(self, state: State, gamma: float, replies: Replies, uploads: Tensor, due: Tensor) -> State:
-        """The groups at γ̃: a new group has what its parent had, and averages what its members just sent."""
-        labels = _labels(state, gamma)
+        """The groups at γ̃: a new group starts with its parent's model and averages what its members just uploaded."""
+        labels = first_seen(torch.tensor(self.oracle)) if self.oracle else _labels(state, gamma)
         parent = torch.stack([state["labels"][labels == g].amax() for g in range(int(labels.max()) + 1)])
         groups = {name: table[parent] for name, table in state["groups"].items()}
         groups = self._averaged(state, groups, labels, replies, uploads, due[parent])
         return {"labels": labels, "groups": groups, "gamma": gamma}
 
     def _asks(self, state: State, ids: Tensor) -> Tensor:
-        """[C, L]: layers that a client lacks, because its group has averaged them since it last got them."""
+        """[C, L]: layers that a client lacks because its group averaged them since the client last received them."""
         return state["held"][ids] < _with_all(state["groups"]["version"])[state["labels"][ids]]  # type: ignore[no-any-return]
 
     def _due(self, state: State) -> Tensor:
@@ -280,23 +351,24 @@ class DCPFL(Method):
 
     def _low(self, state: State) -> Tensor:
         spread = state["groups"]["spread"]
-        low = spread < self.low * spread.mean(1, keepdim=True)  # eq. (6); false where nothing is known yet
+        reference = spread.sum(1, keepdim=True) if self.layer_reference == "sum" else spread.mean(1, keepdim=True)
+        low = spread < self.low * reference  # eq. (6); false before the first measurement
         return torch.cat([low, torch.zeros_like(low[:1])])
 
     # ---- client
     @ragged
     def local(self, client: Client, message: Message) -> Reply:
         part, plan, *trial = message.own
-        # One model; in a trial the old group's and the new one's, which are one where nothing of either is new here.
+        # One model; in a trial the old and the new group's, unless neither has a layer that is new to this client.
         starts = [_start(client, p, plan) for p in ((part, *trial) if len(part) else (part,))]
         tell = bool(_layers(client, plan, 4).any())
-        losses = [evaluate(client.net, row, client.data.train)[1] for row in starts] if tell else []  # l_i(t)
+        losses = [evaluate(client.net, model, client.data.train)[1] for model in starts] if tell else []  # l_i(t)
         trained = []
-        for row in starts:
-            torch.default_generator.manual_seed(client.seed)  # both under the same noise
-            trained.append(sgd(client, row))
+        for model in starts:
+            torch.default_generator.manual_seed(client.seed)  # the same dropout noise for both
+            trained.append(sgd(client, model))
         if trial:
-            after = [evaluate(client.net, row, client.data.train)[1] for row in trained]
+            after = [evaluate(client.net, model, client.data.train)[1] for model in trained]
             losses = [losses[0], losses[-1], after[0], after[-1]]
         state = {"models": trained, "received": starts[0], "made": client.seed}
         return Reply(
@@ -305,7 +377,7 @@ class DCPFL(Method):
 
     @ragged
     def settle(self, client: Client, message: Message) -> Reply:
-        """The end of a trial: go on with the model of the groups that stand, and upload what is due of it."""
+        """End of a trial: keep the model of the groups that stand and upload its layers that are due."""
         if client.state.get("made") != client.seed:
             raise RuntimeError("This client took no part in the trial: it has no models to choose from.")
         kept: Tensor = client.state["models"][-1 if bool(message.shared[0]) else 0]
@@ -313,22 +385,20 @@ class DCPFL(Method):
         return Reply({**client.state, "models": [kept]}, (pick(kept, due, _owner(client.net.layout)), torch.empty(0)))
 
     def received(self, client: Client, message: Message) -> Model:
-        if (
-            client.state.get("made") == client.seed
-        ):  # this round's work is done: the layers it began with are kept beside
-            row: Tensor = client.state["received"]
-            return row
+        if client.state.get("made") == client.seed:  # after this round's training: the model it started from was kept
+            start: Tensor = client.state["received"]
+            return start
         return _start(client, message.own[0], message.own[1])
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         if self.use == "group":
             return self.received(client, message)
-        row: Tensor = trained().state["models"][0]
-        return row
+        model: Tensor = trained().state["models"][0]
+        return model
 
     # ---- to look at
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """One matrix for all layers that are mixed alike. A layer that would not be sent stays the client's own."""
+        """One matrix for all layers with equal mixing. A layer that would not be sent stays the client's own."""
         everybody = torch.arange(len(state["n"]))
         asks, labels, table = self._asks(state, everybody), state["labels"], state["groups"]["shares"]
         out: dict[str, Tensor] = {}
@@ -357,7 +427,7 @@ class DCPFL(Method):
 
 
 def _owner(layout: Layout) -> Tensor:
-    """Each column's layer. Buffers of a module without parameters go with the last layer."""
+    """The layer of each column. Buffers of a module without parameters belong to the last layer."""
     owner = torch.full((layout.size,), len(layout.layers) - 1, dtype=torch.int32)
     for index, layer in enumerate(layout.layers):
         owner[layer.positions] = index
@@ -365,8 +435,7 @@ def _owner(layout: Layout) -> Tensor:
 
 
 def _plan(sent: Tensor, due: Tensor, tell: bool) -> Tensor:
-    """A byte a layer: 1 it is in this message, 2 it is to be uploaded, 4 the loss is asked for. Where there is nothing
-    to say, no bytes."""
+    """One byte per layer: 1 this message contains it, 2 upload it, 4 report the loss. Empty if all bytes are 0."""
     plan = sent.to(torch.uint8) + 2 * due.to(torch.uint8) + 4 * tell
     return plan if bool(plan.any()) else plan[:0]
 
@@ -376,18 +445,18 @@ def _layers(client: Client, plan: Any, bit: int) -> Tensor:
 
 
 def _start(client: Client, part: Any, plan: Any) -> Tensor:
-    """The model a client works on: the layers it was sent, and for the others those it has."""
+    """The model a client trains: the layers it was sent, and its own for the others."""
     own = part if len(part) == client.net.layout.size else client.state["models"][0]
     return put(own, part, _layers(client, plan, 1), _owner(client.net.layout))
 
 
-def _told(state: State, replies: Replies) -> list[Tensor]:
-    """Losses of those who have a group."""
+def _grouped_losses(state: State, replies: Replies) -> list[Tensor]:
+    """Losses of the clients that have a group."""
     return [loss for loss, label in zip(replies.body[1], state["labels"][replies.ids].tolist()) if label >= 0]
 
 
 def _with_all(version: Tensor) -> Tensor:
-    """Clients without a group (label -1, so the last row) are sent the mean of all groups: as new as the newest."""
+    """Adds a last row for clients without a group (label -1): the mean of all groups, as new as the newest group."""
     return torch.cat([version, version.amax(0, keepdim=True)])
 
 
@@ -396,7 +465,7 @@ def _parts(state: State, labels: Tensor, models: Tensor, ids: Tensor, asks: Tens
     own = labels[ids]
     if bool((own < 0).any()):
         models = torch.cat([models, overall(models, labels, state["n"])[None]])
-    parts: dict[tuple[int, ...], Tensor] = {}  # clients that are sent the same share the array
+    parts: dict[tuple[int, ...], Tensor] = {}  # clients that receive the same layers share the array
     keys = [(label, *lacks) for label, lacks in zip(own.tolist(), asks.tolist())]
     for key, lacks in zip(keys, asks):
         if key not in parts:
@@ -414,13 +483,13 @@ def _discrepancy(state: State, leaves: Tensor) -> Tensor:
 
 
 def _follow(before: State, state: State, ids: Tensor, uploads: Tensor, due: Tensor) -> State:
-    """A client that is not in the tree follows, from its first upload on, the client that went most nearly its way.
+    """A client outside the tree follows, from its first upload on, the client with the most similar change.
 
-    D compares clients that began with one model. Here all are seen from the model that the newcomer began with, the
-    mean of all groups, and as shares of the way gone, since the others have long been under way.
+    D compares clients that started from one model. These clients started from different ones, so changes are measured
+    from the model that the newcomer started from, the mean of all groups, and divided by their length.
     """
     late = state["leader"][ids] < 0
-    known = ~late & due.any(1)  # not those alone, who send nothing
+    known = ~late & due.any(1)  # a client alone in its group sends nothing
     layers = due[known].all(0)
     if not bool(late.any()) or not bool(known.any()) or not bool(layers.any()):
         return state
@@ -433,5 +502,5 @@ def _follow(before: State, state: State, ids: Tensor, uploads: Tensor, due: Tens
     for client in ids[late].tolist():
         if labels[client] != labels[leader[client]]:
             labels[client] = labels[leader[client]]
-            held[client] = -1  # it had everybody's model, not its group's
+            held[client] = -1  # it holds the mean of all groups, not its group's model
     return {**state, "leader": leader, "labels": labels, "held": held}

@@ -1,0 +1,66 @@
+"""UCI Heart Disease: the patients of four hospitals; each hospital is a natural client.
+
+Andras Janosi, William Steinbrunn, Matthias Pfisterer, Robert Detrano: Heart Disease. UCI Machine Learning Repository,
+1988, https://doi.org/10.24432/C52P4X.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedkin.data.arrays import Arrays
+from fedkin.data.encode import Reading, codes, infer
+from fedkin.data.files import data_dir, fetch, unpack
+from fedkin.data.table import Problems, Table, read_table
+
+_ADDRESS = "https://archive.ics.uci.edu/static/public/45/heart+disease.zip"
+_PATIENTS = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
+_COLUMNS = (
+    "age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal",
+)  # fmt: skip
+_TARGET = "num"  # 0: healthy; 1 to 4: how severe the disease is
+_CATEGORIES = ("sex", "cp", "fbs", "restecg", "exang", "slope", "thal")
+_NEVER_ZERO = ("trestbps", "chol")  # a blood pressure or cholesterol of 0 was not measured
+READING = Reading(label="disease", categorical=_CATEGORIES)
+
+
+def load(folder: str | Path | None = None) -> Arrays:
+    """The official `processed.*.data` files. The label says whether there is any disease (`num` above 0)."""
+    place = data_dir(folder) / "heart"
+    files = {name: f"processed.{name}.data" for name in _PATIENTS}
+    if not all((place / file).exists() for file in files.values()):
+        # The archive's publisher gives no checksum; its content is checked below.
+        fetch(place, {"heart.zip": (_ADDRESS, None)}, what="UCI Heart Disease")
+        unpack(place / "heart.zip", place, list(files.values()))
+    problems = Problems()
+    tables = [_table(place / files[name], count, problems) for name, count in _PATIENTS.items()]
+    problems.check(str(place))
+    disease = np.concatenate([np.array([float(cell) > 0 for cell in table.columns[_TARGET]]) for table in tables])
+    tables = [Table(t.source, {n: t.columns[n] for n in _COLUMNS}, t.rows) for t in tables]
+    columns = infer(tables, READING, problems)
+    x = np.concatenate([codes(table, columns, READING, problems) for table in tables])
+    problems.check(str(place))
+    for name in _NEVER_ZERO:
+        cells = x[:, _COLUMNS.index(name)]
+        cells[cells == 0] = np.nan
+    return Arrays(
+        x,
+        disease.astype(np.int64),
+        classes=2,
+        group=np.repeat(np.arange(len(tables)), [len(table) for table in tables]),
+        names=tuple(_PATIENTS),
+        columns=columns,
+        reading=READING,
+        class_names=("no", "yes"),
+    )
+
+
+def _table(path: Path, count: int, problems: Problems) -> Table:
+    table = read_table(path, problems, names=(*_COLUMNS, _TARGET))
+    if table is None:
+        return Table(path.name, {name: [] for name in (*_COLUMNS, _TARGET)}, np.empty(0, np.int64))
+    if len(table) != count or not all(cell in ("0", "1", "2", "3", "4") for cell in table.columns[_TARGET]):
+        problems.add(f"the official file has {count} patients with a target of 0 to 4; put it there", source=path.name)
+    return table

@@ -1,0 +1,248 @@
+"""`Preprocessing`: from a table to the numbers a network takes. Fitted on training examples, stored with the run.
+
+Number columns are standardized, and missing cells become the mean. Category columns become one 0/1 feature for each
+level. A column with missing cells gets one more feature that says where. To agree on this, sites share
+`ColumnStatistics` and nothing else: counts, means, variances and level sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkin.data.encode import Column, Floats, Reading, Task, codes, labels, level_order
+from fedkin.data.table import DataError, Problems, Table, from_frame, read_table
+
+Fit = Literal["each", "sites"]
+Scale = tuple[float, float]
+"""Mean and factor of a number column: a value x becomes (x - mean) * factor."""
+ALL = ""  # key of the scales that all clients share
+
+
+class ColumnStatistics(NamedTuple):
+    """What a site tells the others about one column of its training examples."""
+
+    known: int
+    """Examples in which the cell is there."""
+    missing: int
+    mean: float = 0.0
+    variance: float = 0.0
+    levels: tuple[str, ...] = ()
+
+
+def statistics(table: Floats, columns: Sequence[Column]) -> tuple[ColumnStatistics, ...]:
+    """Statistics of encoded training examples [examples, columns]."""
+    out = []
+    for column, cells in zip(columns, table.T):
+        there = cells[~np.isnan(cells)]
+        told = ColumnStatistics(len(there), len(cells) - len(there))
+        if column.kind == "category":
+            told = told._replace(levels=tuple(column.levels[int(i)] for i in np.unique(there)))
+        elif len(there):
+            told = told._replace(mean=float(there.mean()), variance=float(there.var()))
+        out.append(told)
+    return tuple(out)
+
+
+def pooled(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
+    """Statistics of all examples together, from those of each site."""
+    count = sum(p.known for p in parts)
+    mean = sum(p.known * p.mean for p in parts) / max(count, 1)
+    squares = sum(p.known * (p.variance + (p.mean - mean) ** 2) for p in parts)
+    levels = sorted({level for p in parts for level in p.levels}, key=level_order)
+    return ColumnStatistics(count, sum(p.missing for p in parts), mean, squares / max(count, 1), tuple(levels))
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    reading: Reading
+    columns: tuple[Column, ...]
+    """Columns with the levels that training examples have."""
+    indicators: tuple[bool, ...]
+    """Which columns have a feature that says whether the cell is missing."""
+    scales: Mapping[str, tuple[Scale, ...]]
+    """Of each column, by client; under "" those that all clients share."""
+    classes: tuple[str, ...] = ()
+    """What the classes are called in the data; empty in a regression."""
+    task: Task = "classification"
+
+    @property
+    def fit(self) -> Fit:
+        return "sites" if ALL in self.scales else "each"
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        names = []
+        for column, indicator in zip(self.columns, self.indicators):
+            if column.kind == "number":
+                names.append(column.name)
+            names += [f"{column.name}={level}" for level in column.levels]
+            names += [f"{column.name} missing"] if indicator else []
+        return tuple(names)
+
+    def transform(self, table: Table | str | Path | Any, client: str | None = None) -> NDArray[np.float32]:
+        """Features [examples, features] of a table: a `Table`, a file, or a pandas frame.
+
+        Columns are found by name, in any order. A level that no training example has is treated as missing. Where every
+        client has scales of its own (`fit` is "each"), `client` says whose.
+        """
+        return self.features(self.encode(table), client)
+
+    def encode(self, table: Table | str | Path | Any) -> Floats:
+        problems = Problems()
+        read = self.read(table)
+        out = codes(read, self.columns, self.reading, problems)
+        problems.check(read.source)
+        return out
+
+    def read(self, table: Table | str | Path | Any) -> Table:
+        if isinstance(table, Table):
+            return table
+        if not isinstance(table, str | Path):
+            return from_frame(table)
+        problems = Problems()
+        path = Path(table)
+        if not path.is_file():
+            raise DataError(f"There is no file {path}.")
+        made = read_table(path, problems, required=[c.name for c in self.columns])
+        problems.check(path.name)
+        assert made is not None
+        return made
+
+    def labels(self, table: Table | str | Path | Any) -> NDArray[np.generic]:
+        """The label column of a table: int64 classes, or float32 numbers in a regression."""
+        problems = Problems()
+        read = self.read(table)
+        if self.reading.label not in read.columns:
+            raise DataError(f"{read.source}: there is no column '{self.reading.label}' (the label).")
+        made = labels([read], self.reading, self.task, problems, known=self.classes)
+        problems.check(read.source)
+        return made.y
+
+    def recoded(self, table: Floats, columns: Sequence[Column]) -> Floats:
+        """A table that was encoded with other levels, or with more of them, in these columns' codes."""
+        out = np.full((len(table), len(self.columns)), np.nan)
+        where = {column.name: k for k, column in enumerate(columns)}
+        for k, column in enumerate(self.columns):
+            if column.name not in where:
+                raise DataError(f"There is no column '{column.name}'.")
+            cells = table[:, where[column.name]]
+            if column.kind == "category":
+                index = {level: i for i, level in enumerate(column.levels)}
+                codes = np.array([index.get(level, np.nan) for level in columns[where[column.name]].levels] + [np.nan])
+                cells = codes[np.where(np.isnan(cells), -1, cells).astype(int)]
+            out[:, k] = cells
+        return out
+
+    def features(self, table: Floats, client: str | None = None) -> NDArray[np.float32]:
+        """Features of encoded examples [examples, columns]."""
+        out: list[NDArray[Any]] = []
+        for column, indicator, (mean, factor), cells in zip(
+            self.columns, self.indicators, self._scales(client), table.T
+        ):
+            missing = np.isnan(cells)
+            if column.kind == "number":
+                out.append(np.where(missing, 0.0, (cells - mean) * factor))
+            out += [cells == i for i in range(len(column.levels))]
+            out += [missing] if indicator else []
+        return np.stack(out, axis=1).astype(np.float32)
+
+    def _scales(self, client: str | None) -> tuple[Scale, ...]:
+        if ALL in self.scales:
+            return self.scales[ALL]
+        if client is None or client not in self.scales:
+            known = ", ".join(self.scales)
+            raise ValueError(
+                f"Each client has scales of its own here: say whose (client=…, one of {known}), or add a newcomer's "
+                "with with_client(name, table)."
+            )
+        return self.scales[client]
+
+    def with_client(self, name: str, table: Table | str | Path | Any) -> Preprocessing:
+        """A copy that knows a newcomer: its number columns are standardized by its own examples. Nothing changes where
+        all clients share their scales."""
+        if self.fit == "sites":
+            return self
+        own = scales(statistics(self.encode(table), self.columns), self.columns)
+        return replace(self, scales={**self.scales, name: own})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self.reading).items()},
+            "task": self.task,
+            "classes": list(self.classes),
+            "columns": [
+                {"name": c.name, "kind": c.kind, "levels": list(c.levels), "indicator": indicator}
+                for c, indicator in zip(self.columns, self.indicators)
+            ],
+            "scales": {client: [list(scale) for scale in own] for client, own in self.scales.items()},
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Preprocessing:
+        return cls(
+            Reading(
+                stored["label"],
+                tuple(stored["ignore"]),
+                tuple(stored["categorical"]),
+                tuple(stored["missing"]),
+                stored["decimal"],
+            ),
+            tuple(Column(c["name"], c["kind"], tuple(c["levels"])) for c in stored["columns"]),
+            tuple(bool(c["indicator"]) for c in stored["columns"]),
+            {client: tuple((m, f) for m, f in own) for client, own in stored["scales"].items()},
+            tuple(stored["classes"]),
+            stored["task"],
+        )
+
+
+def scales(told: Sequence[ColumnStatistics], columns: Sequence[Column]) -> tuple[Scale, ...]:
+    """A column without a value becomes 0 everywhere; one that never changes is only centered."""
+    out: list[Scale] = []
+    for column, s in zip(columns, told):
+        if column.kind == "category" or not s.known:
+            out.append((0.0, 0.0))
+            continue
+        deviation = float(np.sqrt(s.variance))
+        # rounding leaves a constant column with a tiny variance
+        constant = deviation <= 1e-12 * max(abs(s.mean), 1e-30)
+        out.append((s.mean, 1.0 if constant else 1 / deviation))
+    return tuple(out)
+
+
+def fitted(
+    columns: Sequence[Column],
+    told: Mapping[str, Sequence[ColumnStatistics]],
+    how: Fit,
+    *,
+    reading: Reading,
+    classes: Sequence[str] = (),
+    task: Task = "classification",
+) -> Preprocessing:
+    """Preprocessing from every client's statistics. Both ways, all clients have the same features; with "each" a
+    client's numbers are scaled by its own mean and variance, with "sites" by those of all sites together."""
+    if how not in ("each", "sites"):
+        raise ValueError(
+            f"fit='{how}' must be 'each' (a site scales by its own statistics) or 'sites' (by pooled ones)."
+        )
+    whole = [pooled(parts) for parts in zip(*told.values())]
+    problems = Problems()
+    for column, s in zip(columns, whole):
+        if not s.known:
+            problems.add(f"column '{column.name}' is missing in every training example; ignore it")
+    problems.check("This data")
+    kept = tuple(replace(c, levels=s.levels) for c, s in zip(columns, whole))
+    own = {client: scales(parts, kept) for client, parts in told.items()}
+    return Preprocessing(
+        reading,
+        kept,
+        tuple(s.missing > 0 for s in whole),
+        {ALL: scales(whole, kept)} if how == "sites" else own,
+        tuple(classes),
+        task,
+    )

@@ -1,0 +1,307 @@
+"""`Table`: named columns of cells, read from .csv, .tsv, .parquet or a data frame. Nothing is interpreted yet.
+
+Error messages name the file, the column and the row number, and list everything that is wrong at once. They never hold
+the content of a cell: it may be a person's data, and messages travel.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Cells = list[str] | NDArray[np.float64]
+"""One column: texts ("" where there is none), or numbers (NaN where there is none)."""
+
+TEXT_FILES = (".csv", ".tsv")
+TABLE_FILES = (*TEXT_FILES, ".parquet")
+MISSING = frozenset(("", "?", "na", "n/a", "nan", "null", "#n/a", "<na>"))
+"""Cells that stand for "not known", in any case. `missing=` adds others."""
+LARGEST = 1e30  # beyond this, squares overflow: such a number is a mistake or a code
+SHOWN = 5  # row numbers listed for one problem
+
+
+class DataError(ValueError):
+    """Data that cannot be used as it is. The message holds no cell of it."""
+
+
+@dataclass
+class Problems:
+    """Everything that is wrong with some data, collected for one message."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, what: str, *, source: str = "", column: str | None = None, rows: Iterable[int] = ()) -> None:
+        where = [source] if source else []
+        if column is not None:
+            where.append(f"column '{column}'")
+        if numbers := [int(r) for r in rows]:
+            shown = ", ".join(map(str, numbers[:SHOWN]))
+            more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+            where.append(f"row{'s' if len(numbers) > 1 else ''} {shown}{more}")
+        self.lines.append(": ".join(filter(None, (", ".join(where), what))))
+
+    def check(self, whole: str) -> None:
+        """Raise one error with all that was added; `whole` names the data."""
+        if len(self.lines) == 1:
+            raise DataError(f"{self.lines[0]}.")
+        if self.lines:
+            listed = "".join(f"\n  {line}" for line in self.lines)
+            raise DataError(f"{whole} cannot be used yet; {len(self.lines)} things to change:{listed}")
+
+
+@dataclass(frozen=True)
+class Table:
+    source: str
+    """Name of the file, for messages."""
+    columns: dict[str, Cells]
+    rows: NDArray[np.int64]
+    """Row number of each example, as a spreadsheet shows it (the header is row 1)."""
+    unusable: tuple[str, ...] = ()
+    """Columns that hold neither numbers nor texts, such as dates or lists."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def read_table(
+    path: Path, problems: Problems, *, required: Sequence[str] = (), names: Sequence[str] = (), advice: str = ""
+) -> Table | None:
+    """The table of a file, or None where it cannot be read: `problems` then says why.
+
+    `names` are the columns of a file that has no header. `required` are columns that a header must have; `advice` says
+    what to do where one is not there.
+    """
+    if path.suffix == ".parquet":
+        return _parquet(path, problems, required, advice)
+    lines = _lines(path, problems)
+    if lines is None:
+        return None
+    if not names:
+        if not lines or not any(lines[0]):
+            problems.add("the file is empty; its first row must be a header", source=path.name)
+            return None
+        names, lines = lines[0], [[], *lines[1:]]
+        last = len(names) - 1
+        if last and not names[last] and not any("".join(line[last:]) for line in lines):
+            names, lines = names[:last], [line[:last] for line in lines]  # every row ends with a delimiter
+        if not _is_header(names, lines, required, advice, path.name, problems):
+            return None
+    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line]
+    uneven = [number for number, line in numbered if len(line) != len(names)]
+    if uneven:
+        problems.add(f"the row does not have {len(names)} cells, one for each column", source=path.name, rows=uneven)
+        return None
+    if not numbered:
+        problems.add("there are no examples below the header", source=path.name)
+        return None
+    cells = zip(*(line for _, line in numbered))
+    rows = np.array([number for number, _ in numbered], np.int64)
+    return Table(path.name, {name: list(column) for name, column in zip(names, cells)}, rows)
+
+
+def from_frame(frame: Any, source: str = "the frame") -> Table:
+    """A pandas `DataFrame`. Row numbers are positions from 0."""
+    columns: dict[str, Cells] = {}
+    unusable = []
+    for name in frame.columns:
+        series = frame[name]
+        kind = getattr(series.dtype, "kind", "O")
+        if kind in "buif":
+            columns[str(name)] = series.astype("float64").to_numpy(dtype=np.float64, na_value=np.nan)
+            continue
+        texts = _texts(series.tolist()) if kind in "OUT" else None
+        if texts is None:
+            unusable.append(str(name))
+        else:
+            columns[str(name)] = texts
+    return Table(source, columns, np.arange(len(frame)), tuple(unusable))
+
+
+def from_columns(given: dict[str, Sequence[Any]], source: str) -> Table:
+    """Columns of plain Python values. Row numbers are positions from 0."""
+    columns: dict[str, Cells] = {}
+    unusable = []
+    for name, values in given.items():
+        texts = None
+        if all(v is None or isinstance(v, bool | int | float | np.number | np.bool_) for v in values):
+            columns[name] = np.array([np.nan if v is None else float(v) for v in values], np.float64)
+        elif (texts := _texts(values)) is not None:
+            columns[name] = texts
+        else:
+            unusable.append(name)
+    count = len(next(iter(given.values()), ()))
+    return Table(source, columns, np.arange(count), tuple(unusable))
+
+
+def _texts(values: Iterable[Any]) -> list[str] | None:
+    """Values as texts, or None where they are more than single texts and numbers."""
+    out = []
+    for value in values:
+        if isinstance(value, str):
+            out.append(value.strip())
+        elif isinstance(value, bool | int | np.integer | np.bool_):
+            out.append(str(value))
+        elif isinstance(value, float | np.floating):
+            out.append("" if np.isnan(value) else repr(float(value)))
+        elif value is None or str(value) in ("<NA>", "NaT"):
+            out.append("")
+        else:
+            return None
+    return out
+
+
+# ---- files
+def _parquet(path: Path, problems: Problems, required: Sequence[str], advice: str) -> Table | None:
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ImportError("Reading .parquet files needs pyarrow: pip install 'fedkin[parquet]'.") from None
+    try:
+        content = parquet.read_table(path)
+    except (arrow.ArrowException, OSError):
+        problems.add("this is not a parquet file, or it is broken", source=path.name)
+        return None
+    columns: dict[str, Cells] = {}
+    unusable = []
+    for name, column in zip(content.column_names, content.columns):
+        kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
+        if arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind):
+            columns[name] = np.array([np.nan if v is None else float(v) for v in column.to_pylist()], np.float64)
+        elif arrow.types.is_string(kind) or arrow.types.is_large_string(kind):
+            columns[name] = [(v or "").strip() for v in column.to_pylist()]
+        else:
+            unusable.append(name)
+    if not content.num_rows:
+        problems.add("there are no examples in it", source=path.name)
+        return None
+    if absent := [name for name in required if name not in content.column_names]:
+        problems.add(_without(absent[0], content.column_names, advice), source=path.name)
+        return None
+    return Table(path.name, columns, np.arange(1, content.num_rows + 1), tuple(unusable))
+
+
+def _lines(path: Path, problems: Problems) -> list[list[str]] | None:
+    """All rows of a text file as stripped cells; blank rows are empty lists, so that row numbers stay true."""
+    raw = path.read_bytes()
+    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"  # spreadsheets write both
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        row = raw.count(b"\n", 0, error.start) + 1
+        problems.add("this is not UTF-8 text; save the file as UTF-8", source=path.name, rows=[row])
+        return None
+    lines: list[list[str]] = []
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+    try:
+        for line in reader:
+            cells = [cell.strip() for cell in line]
+            lines.append([] if cells == [""] else cells)
+    except csv.Error:
+        problems.add("the row cannot be read; look for a quote that is never closed", source=path.name,
+                     rows=[len(lines) + 1])  # fmt: skip
+        return None
+    return lines
+
+
+def _delimiter(text: str) -> str:
+    """The one of , tab ; | that cuts the first row into most cells."""
+    first = text[: text.find("\n")] if "\n" in text else text
+
+    def count(mark: str) -> int:
+        try:
+            return len(next(csv.reader([first.rstrip("\r")], delimiter=mark), []))
+        except csv.Error:
+            return 0
+
+    return max(",\t;|", key=count)
+
+
+def _is_header(
+    names: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    required: Sequence[str],
+    advice: str,
+    source: str,
+    problems: Problems,
+) -> bool:
+    """Is this first row a header? Where it is an example instead, its cells must not be shown as names."""
+    digits = [name for name in names if name not in required]
+    numbered = any(digits == [str(i + start) for i in range(len(digits))] for start in (0, 1))
+    odd = [k + 1 for k, name in enumerate(names) if name not in required and not numbered and _is_cell(name)]
+    again = sum(any(name == line[k] for line in lines if k < len(line)) for k, name in enumerate(names))
+    repeated = [number for number, line in enumerate(lines, start=1) if list(line) == list(names)]
+    if repeated and again:
+        problems.add("the row repeats the header; remove it", source=source, rows=repeated)
+    elif odd or 2 * again > len(names):
+        which = f": its cell in column {', '.join(map(str, odd[:SHOWN]))} is a number or empty" if odd else ""
+        problems.add(f"the first row is not a header{which}. Put a row with the columns' names on top", source=source)
+    elif len(set(names)) < len(names):
+        problems.add("the header has a name twice", source=source)
+    elif absent := [name for name in required if name not in names]:
+        problems.add(_without(absent[0], names, advice), source=source)
+    else:
+        return True
+    return False
+
+
+def _is_cell(name: str) -> bool:
+    return name.casefold() in MISSING or is_number(name)
+
+
+def _without(name: str, names: Sequence[str], advice: str) -> str:
+    """No list of the names found: without a header they would be somebody's data."""
+    alike = [n for n in names if n.casefold() == name.casefold()]
+    hint = f"; there is '{alike[0]}'" if alike else ""
+    return f"none of its {len(names)} columns is called '{name}'{hint}{advice}"
+
+
+# ---- numbers
+_SPACES = " '’\u00a0\u202f\u2009"
+_EXPONENT = r"(?:[eE][+-]?\d{1,3})?"
+
+
+def _pattern(point: str, comma: str) -> re.Pattern[str]:
+    grouped = rf"[1-9]\d{{0,2}}(?:[{_SPACES}{re.escape(comma)}]\d{{3}})+"
+    point = re.escape(point)
+    return re.compile(rf"[+-]?(?:(?:{grouped}|\d+)(?:{point}\d*)?|{point}\d+){_EXPONENT}", re.ASCII)
+
+
+_FORMATS = {".": _pattern(".", ","), ",": _pattern(",", ".")}
+
+
+def is_number(cell: str, decimal: str | None = None) -> bool:
+    cell = cell.replace("−", "-")
+    return any(_FORMATS[mark].fullmatch(cell) for mark in ((decimal,) if decimal else _FORMATS))
+
+
+def to_number(cell: str, decimal: str) -> float:
+    """The number in a cell, NaN where there is none. Infinity counts as none."""
+    cell = cell.replace("−", "-")
+    if not _FORMATS[decimal].fullmatch(cell):
+        return np.nan
+    for mark in (*_SPACES, "," if decimal == "." else "."):
+        cell = cell.replace(mark, "")
+    return float(cell.replace(",", "."))
+
+
+def decimal_evidence(cells: Iterable[str]) -> set[str]:
+    """What these cells tell of how a file writes numbers: 1.5 and 1,234.5 have a decimal point, 1,5 and 1.234,5 a
+    decimal comma; 1,234 is "unclear"."""
+    found = set()
+    for cell in set(cells):
+        if "." in cell or "," in cell:
+            as_point, as_comma = is_number(cell, "."), is_number(cell, ",")
+            if as_point and as_comma:
+                found |= {"unclear"} if "," in cell else set()
+            elif as_point or as_comma:
+                found.add("." if as_point else ",")
+    return found

@@ -1,0 +1,226 @@
+"""Preprocessing: fitted on training examples, shared as statistics, stored as JSON, applied to new examples."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.preprocessing import StandardScaler
+
+from fedkin.data import from_folder
+from fedkin.data.encode import Column, Reading
+from fedkin.data.federation import federate
+from fedkin.data.preprocess import ColumnStatistics, Preprocessing, fitted, pooled, scales, statistics
+
+NUMBER, COLOR = Column("size", "number"), Column("color", "category", ("blue", "green", "red"))
+
+
+def table(rng: np.random.Generator, count: int) -> np.ndarray:
+    made = np.stack([rng.normal(5, 3, count), rng.integers(0, 3, count).astype(float)], axis=1)
+    made[rng.random(made.shape) < 0.2] = np.nan
+    return made
+
+
+# ---- what sites share
+
+
+@given(seed=st.integers(0, 1000), parts=st.integers(1, 5))
+def test_pooled_statistics_are_those_of_all_examples(seed, parts):
+    rng = np.random.default_rng(seed)
+    tables = [table(rng, int(rng.integers(1, 40))) for _ in range(parts)]
+    told = [pooled(own) for own in zip(*(statistics(t, (NUMBER, COLOR)) for t in tables))]
+    whole = statistics(np.concatenate(tables), (NUMBER, COLOR))
+    for one, two in zip(told, whole):
+        assert (one.known, one.missing, one.levels) == (two.known, two.missing, two.levels)
+        np.testing.assert_allclose(one[2:4], two[2:4], rtol=1e-9, atol=1e-9)
+
+
+def test_statistics_by_hand():
+    cells = np.array([[1.0, 2.0], [3.0, np.nan], [np.nan, 2.0], [5.0, 0.0]])
+    size, color = statistics(cells, (NUMBER, COLOR))
+    assert size == ColumnStatistics(3, 1, 3.0, 8 / 3)
+    assert color == ColumnStatistics(3, 1, levels=("blue", "red"))
+
+
+# ---- features
+
+
+def test_features_by_hand():
+    told = {"a": statistics(np.array([[1.0, 2.0], [3.0, np.nan], [np.nan, 0.0]]), (NUMBER, COLOR))}
+    made = fitted((NUMBER, COLOR), told, "sites", reading=Reading())
+    assert made.feature_names == ("size", "size missing", "color=blue", "color=red", "color missing")
+    new = made.recoded(np.array([[5.0, 2.0], [np.nan, 1.0], [2.0, np.nan]]), (NUMBER, COLOR))
+    expected = [
+        [3, 0, 0, 1, 0],  # mean 2, standard deviation 1
+        [0, 1, 0, 0, 1],  # green was never seen: as if missing
+        [0, 0, 0, 0, 1],
+    ]
+    np.testing.assert_allclose(made.features(new), expected)
+    assert made.features(new).dtype == np.float32
+
+
+def test_numbers_are_standardized_as_scikit_learn_does():
+    rng = np.random.default_rng(0)
+    x = rng.normal(10, 4, (50, 3))
+    columns = tuple(Column(f"c{k}", "number") for k in range(3))
+    made = fitted(
+        columns, {"a": statistics(x[:30], columns), "b": statistics(x[30:], columns)}, "sites", reading=Reading()
+    )
+    np.testing.assert_allclose(made.features(x), StandardScaler().fit_transform(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_column_that_never_changes_is_centered_and_one_without_values_is_zero():
+    told = {"a": statistics(np.array([[0.1, np.nan]] * 3), (NUMBER, NUMBER)),
+            "b": statistics(np.array([[0.1, 7.0]] * 3), (NUMBER, NUMBER))}  # fmt: skip
+    made = fitted((NUMBER, NUMBER), told, "each", reading=Reading())
+    x = np.array([[0.1, 8.0], [1.1, np.nan]])
+    np.testing.assert_allclose(made.features(x, "a"), [[0, 0, 0], [1, 0, 1]], atol=1e-6)
+    np.testing.assert_allclose(made.features(x, "b"), [[0, 1, 0], [1, 0, 1]], atol=1e-6)
+
+
+def test_a_column_missing_everywhere_is_refused():
+    told = {"a": statistics(np.full((3, 2), np.nan), (NUMBER, COLOR))}
+    with pytest.raises(ValueError, match=r"(?s)column 'size' is missing in every training example.*column 'color'"):
+        fitted((NUMBER, COLOR), told, "each", reading=Reading())
+
+
+def test_fit_has_two_values():
+    with pytest.raises(ValueError, match="fit='all' must be 'each'"):
+        fitted((NUMBER,), {}, "all", reading=Reading())
+
+
+def test_each_client_by_its_own_numbers_with_the_features_of_all():
+    north, south = np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([[10.0, 2.0], [np.nan, 2.0], [30.0, 2.0]])
+    told = {"north": statistics(north, (NUMBER, COLOR)), "south": statistics(south, (NUMBER, COLOR))}
+    made = fitted((NUMBER, COLOR), told, "each", reading=Reading())
+    assert made.fit == "each"
+    assert made.feature_names == ("size", "size missing", "color=blue", "color=red")
+    codes = made.recoded(np.array([[3.0, 2.0]]), (NUMBER, COLOR))
+    np.testing.assert_allclose(made.features(codes, "north"), [[1, 0, 0, 1]])
+    np.testing.assert_allclose(made.features(codes, "south"), [[-1.7, 0, 0, 1]], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"say whose \(client=…, one of north, south\)"):
+        made.features(codes)
+    both = fitted((NUMBER, COLOR), told, "sites", reading=Reading())
+    assert both.fit == "sites"
+    np.testing.assert_array_equal(both.features(codes, "north"), both.features(codes))
+
+
+# ---- from files
+
+
+HEADER = "age,sex,note,sick\n"
+NORTH = HEADER + "10,m,x,no\n20,f,x,yes\n30,?,y,no\n40,m,y,yes\n" * 6
+SOUTH = HEADER + "100,f,x,no\n200,f,x,yes\n,f,x,no\n400,f,y,no\n" * 6
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "sites"
+    place.mkdir()
+    (place / "north.csv").write_text(NORTH)
+    (place / "south.csv").write_text(SOUTH)
+    return place
+
+
+@pytest.mark.parametrize("fit", ["each", "sites"])
+def test_fitted_on_training_examples_alone(folder, fit):
+    arrays = from_folder(folder, label="sick")
+    made = federate(arrays, fit=fit, seed=4)
+    assert made.description["fit"] == fit
+    other = arrays.x.copy()
+    for split in made.splits:
+        for part in (split.validation, split.test):
+            other[part, 0] *= 1000  # what is not trained on has no say
+    again = federate(replace(arrays, x=other), fit=fit, seed=4)
+    assert again.preprocessing == made.preprocessing
+    x = np.concatenate([made.data(i).x.numpy() for i in range(2)]) if fit == "sites" else made.data(1).x.numpy()
+    age = x[x[:, 1] == 0, 0] if made.preprocessing.feature_names[1] == "age missing" else x[:, 0]
+    np.testing.assert_allclose([age.mean(), age.std()], [0, 1], atol=1e-5)
+    assert made.data(0).x.dtype.is_floating_point
+
+
+def test_the_features_of_a_federation(folder):
+    made = federate(from_folder(folder, label="sick", ignore="note"))
+    names = made.preprocessing.feature_names
+    assert names == ("age", "age missing", "sex=f", "sex=m", "sex missing")
+    assert made.shape == (5,)
+    assert (made.classes, made.names) == (2, ("north", "south"))
+    x = made.examples(0, made.splits[0].train).x.numpy()
+    assert (x[:, 2:].sum(1) == 1).all()
+
+
+@pytest.mark.parametrize("fit", ["each", "sites"])
+def test_new_examples_in_another_order_and_with_unseen_levels(folder, tmp_path, fit):
+    made = federate(from_folder(folder, label="sick"), fit=fit)
+    stored = Preprocessing.from_json(json.loads(json.dumps(made.description["preprocessing"])))
+    assert stored == made.preprocessing
+    new = tmp_path / "new.tsv"
+    new.write_text("extra\tnote\tsex\tage\n1\tx\tm\t10\n2\tz\tdiverse\t\n")
+    x = stored.transform(new, client="north")
+    known = tmp_path / "known.csv"
+    known.write_text("age,sex,note,sick\n10,m,x,yes\n,,,no\n")
+    np.testing.assert_array_equal(x, stored.transform(known, client="north"))
+    assert stored.labels(known).tolist() == [1, 0]
+    # the same numbers as in training
+    index = int(made.splits[0].train[0])
+    row = NORTH.splitlines()[1 + index]
+    known.write_text(HEADER + row + "\n")
+    np.testing.assert_array_equal(stored.transform(known, "north"), made.arrays.x[[index]])
+
+
+def test_new_examples_that_do_not_fit(folder, tmp_path):
+    made = federate(from_folder(folder, label="sick"), fit="sites").preprocessing
+    new = tmp_path / "new.csv"
+    for text, message in [
+        ("age,note\n1,x\n", r"new\.csv: none of its 2 columns is called 'sex'"),
+        ("age,sex,note\nold,m,x\n", r"new\.csv, column 'age', row 2: not a number"),
+        ("age,sex,note\n", r"new\.csv: there are no examples below the header"),
+    ]:
+        new.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            made.transform(new)
+    new.write_text("age,sex,note,sick\n1,m,x,maybe\n")
+    with pytest.raises(ValueError, match=r"new\.csv, column 'sick', row 2: the label is none of the 2 known classes"):
+        made.labels(new)
+    new.write_text("age,sex,note\n1,m,x\n")
+    with pytest.raises(ValueError, match="there is no column 'sick'"):
+        made.labels(new)
+    with pytest.raises(ValueError, match="There is no file"):
+        made.transform(tmp_path / "nowhere.csv")
+
+
+def test_a_newcomer_brings_its_own_scales(folder, tmp_path):
+    each = federate(from_folder(folder, label="sick")).preprocessing
+    (tmp_path / "east.csv").write_text(HEADER + "1,m,x,no\n3,f,x,yes\n")
+    more = each.with_client("east", tmp_path / "east.csv")
+    np.testing.assert_allclose(more.transform(tmp_path / "east.csv", "east")[:, 0], [-1, 1])
+    assert more.scales["north"] == each.scales["north"]
+    assert more.feature_names == each.feature_names
+    sites = federate(from_folder(folder, label="sick"), fit="sites").preprocessing
+    assert sites.with_client("east", tmp_path / "east.csv") is sites
+
+
+def test_a_given_preprocessing_is_applied_not_fitted(folder):
+    base = federate(from_folder(folder, label="sick"), fit="sites")
+    (folder / "north.csv").write_text(NORTH.replace("10,", "90,"))
+    again = federate(from_folder(folder, label="sick"), preprocessing=base.description["preprocessing"])
+    assert again.preprocessing == base.preprocessing
+    with pytest.raises(ValueError, match="This data is no table"):
+        federate("digits", preprocessing=base.preprocessing)
+
+
+def test_nothing_of_a_person_is_in_what_is_stored(folder):
+    """Means, variances as scales, names of columns, levels and classes; no cell of a number column."""
+    (folder / "north.csv").write_text(NORTH.replace("10,", "12345.678,"))
+    made = federate(from_folder(folder, label="sick"), fit="sites")
+    assert "12345" not in json.dumps(made.description)
+
+
+def test_scales_of_large_numbers_with_little_spread():
+    x = np.array([[1e9], [1e9 + 1], [1e9 + 2]])
+    ((mean, factor),) = scales(statistics(x, (NUMBER,)), (NUMBER,))
+    np.testing.assert_allclose((x[:, 0] - mean) * factor, [-1.224745, 0, 1.224745], atol=1e-6)
