@@ -279,6 +279,13 @@ class Method(ABC):
         `client.state` is the state after this round's work where the client took part.
         """
 
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """What a newcomer is sent after training. `state` has room for its `id`, as for a client that never answered.
+
+        Override it where the newcomer's own examples should choose, such as the group whose model fits them best.
+        """
+        return self.send(state, torch.tensor([id])).for_position(0)
+
     def predict(self, client: Client, personal: Model, x: Tensor) -> Tensor:
         """Scores [rows, classes] of a personal model; log-probabilities or logits."""
         if not isinstance(personal, Tensor):

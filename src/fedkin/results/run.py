@@ -140,7 +140,9 @@ class Run:
         examples = Examples(self.inputs(x, name, newcomer=True), self.targets(y))
         if len(examples.y) < 2:
             raise ValueError(f"{name} has {len(examples.y)} examples: a newcomer needs at least 2.")
-        order = torch.from_numpy(np.random.default_rng([self.config["options"]["seed"], 0x101]).permutation(len(examples.y)))
+        order = torch.from_numpy(
+            np.random.default_rng([self.config["options"]["seed"], 0x101]).permutation(len(examples.y))
+        )
         held = order[: max(1, round(HOLDOUT * len(order)))]
         rest = order[len(held) :]
         trial = self._joined(Examples(examples.x[rest], examples.y[rest]), validation)
@@ -223,7 +225,9 @@ class Run:
             return self.models[name]
         index = self.folder / "models" / "index.json" if self.folder is not None else None
         if index is None or not index.exists():
-            raise ValueError("This run kept no personal models (save_models=False): run it again with save_models=True.")
+            raise ValueError(
+                "This run kept no personal models (save_models=False): run it again with save_models=True."
+            )
         files: dict[str, str] = json.loads(index.read_text())
         if name not in files:
             raise ValueError(f"This run has no personal model of {name}: it had left, or could not be measured.")
