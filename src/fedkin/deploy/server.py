@@ -27,6 +27,7 @@ from fedkin.engine.loop import Result, run
 from fedkin.engine.runner import Outcome, RunSpec, Task
 from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Data, Examples, Message
+from fedkin.results.folder import prepare
 from fedkin.results.store import write_json
 
 PAUSE = 0.1  # seconds between two looks for replies
@@ -44,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def serve(grid: Grid, plan: Plan) -> Result:
-    out = Path(plan.out)
+    out = prepare(plan.out, "run")
     before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
     keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
     directory = NodeDirectory(grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -32,6 +32,7 @@ from fedkin.maths.cluster import rand_index
 from fedkin.models.build import Source, maker, resolve
 from fedkin.models.network import Network
 from fedkin.protocol import Method, Server, State, Training
+from fedkin.results.folder import Folder, is_own
 from fedkin.results.history import History
 from fedkin.results.store import write_json
 from fedkin.results.summary import summarize
@@ -91,11 +92,15 @@ def run(
         "options": asdict(options),
         "environment": environment(),
     }
-    with tempfile.TemporaryDirectory(prefix="fedkin-") as scratch:
-        place = Path(out) if out is not None else Path(scratch)
-        if fresh and out is not None:
-            _clear(place)
-        checkpoint = Checkpoint.open(place, config, RESUMABLE)
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedkin-")))
+        else:
+            owned = stack.enter_context(Folder(out, "run"))
+            folder = owned.path
+            if fresh:
+                owned.clear()
+        checkpoint = Checkpoint.open(folder, config, RESUMABLE)
         loop = _Loop(spec, options, config, checkpoint, make, trackers, connect, keep=out is not None)
         try:
             return loop.run(Path(out) if out is not None else None)
@@ -289,8 +294,8 @@ class _Loop:
                 files[self.spec.federation.names[outcome.client]] = outcome.model
         if folder is not None and files:
             write_json(folder / "index.json", files)
-            for path in folder.glob("*.safetensors"):
-                if path.name not in files.values():
+            for path in folder.iterdir():
+                if is_own(f"models/{path.name}") and path.name not in ("index.json", *files.values()):
                     path.unlink()
 
     def _notify(self, round: int, seconds: float) -> None:
@@ -341,14 +346,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if isfinite(value) else None
     return value
-
-
-def _clear(place: Path) -> None:
-    """Remove what a run has written there, and nothing else."""
-    for name in ("config.json", "history.jsonl", "summary.json", "timing.jsonl", "report.html"):
-        (place / name).unlink(missing_ok=True)
-    for name in ("models", "checkpoint"):
-        shutil.rmtree(place / name, ignore_errors=True)
 
 
 if sys.platform == "win32":  # pragma: no cover

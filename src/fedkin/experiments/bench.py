@@ -15,6 +15,7 @@ from fedkin.experiments.declare import Setting
 from fedkin.methods import METHODS
 from fedkin.registry import lookup
 from fedkin.report.tables import markdown, percent, size
+from fedkin.results.folder import prepare
 from fedkin.results.store import write_json
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def bench(
         for name in methods
         for seed in range(seeds)
     }
+    prepare(out, "experiment")
     with counting("bench", console) as on_progress:
         failed = run_all(list(jobs.values()), out, workers=workers, on_progress=on_progress)
     places = ranked({k: out / "runs" / j.name for k, j in jobs.items() if j.name not in failed})

@@ -10,6 +10,7 @@ from fedkin.experiments.carry_out import carry_out
 from fedkin.experiments.declare import SCALES
 from fedkin.experiments.outcome import Outcome
 from fedkin.experiments.papers import PAPERS, find, items
+from fedkin.results.folder import prepare
 from fedkin.results.store import write_json
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def reproduce(
     """Run the named items and print and write their outcomes."""
     from fedkin.engine.progress import counting
 
-    for name, item in [pair for given in names for pair in find(given).items()]:
+    wanted = [pair for given in names for pair in find(given).items()]
+    prepare(out, "experiment")
+    for name, item in wanted:
         with counting(name, console) as on_progress:
             outcome = carry_out(
                 name, item, SCALES[scale], out, seeds=seeds, only=only, workers=workers, on_progress=on_progress
