@@ -101,7 +101,7 @@ COMMAND = [sys.executable, "-m", "fedkin"]
         (["run", "fedavg", "--out", "."], "proj", "did not write"),
         (["run", "fedavg", "--fresh", "--out", "."], "proj", "did not write"),
         (["compare", "src", "--fresh", "--out", "."], "proj", "There is no method 'src'"),
-        (["compare", "local", "..", "--fresh", "--out", "proj/results"], ".", "'..' cannot be the name of a folder"),
+        (["compare", "local", "..", "--fresh", "--out", "proj/results"], ".", "There is no method '..'"),
         (["compare", "local", "--fresh", "--out", "."], "proj", "did not write"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
