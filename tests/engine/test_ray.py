@@ -20,6 +20,7 @@ import fedkin
 from fedkin import Client, Message, Replies, Reply, Server
 from fedkin.conformance import ray_agrees
 from fedkin.engine import ray as engine
+from fedkin.engine.ray_cluster import ray_module
 from fedkin.methods import METHODS, method
 from fedkin.registry import load_path
 from fedkin.results.store import equal
@@ -165,10 +166,11 @@ def test_equal_arrays_of_a_list_are_posted_once(session, fed):
     )
     ray = engine.Ray(spec, 1)
     try:
-        large, kept = torch.zeros(engine.INLINE), {}
-        assert ray._posted(large, kept) is ray._posted(large, kept)
-        assert len(kept) == 1
-        assert isinstance(ray._posted(large[:5], kept), engine.Packed)  # small: with the call
+        large = torch.zeros(engine.INLINE)
+        ray.post(Message())
+        assert ray._own(large) is ray._own(large)
+        assert len(ray._posted) == 1
+        assert isinstance(ray._own(large[:5]), engine.Packed)  # small: with the call
     finally:
         ray.close()
 
@@ -250,12 +252,12 @@ def test_more_workers_than_the_cluster_has_are_refused(session, fed):
 
 def test_without_ray_it_says_what_to_install(fed, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    engine._ray.cache_clear()
+    ray_module.cache_clear()
     try:
         with pytest.raises(ImportError, match=r"pip install 'fedkin\[ray\]'"):
             fedkin.run("fedavg", fed, rounds=1, engine="ray")
     finally:
-        engine._ray.cache_clear()
+        ray_module.cache_clear()
 
 
 # ---- clusters
@@ -324,7 +326,7 @@ from fedkin.engine import ray as engine
 from ray.cluster_utils import Cluster
 
 traveled, received = [], engine._received
-engine._received = lambda task, done: (traveled.append((done.state, done.model)), received(task, done))[1]
+engine._received = lambda work, done: (traveled.append((done.state, done.model)), received(work, done))[1]
 fed = fedkin.federate("digits", clients=5, samples_per_client=40, seed=3)
 settings = {"checkpoint_every": 1, "evaluate_every": 1, "out": sys.argv[1]}
 with engine.on_loopback():

@@ -216,7 +216,7 @@ def test_numbers_shown_are_those_of_the_history(opened, address, comparison):
         for name, cell in zip(METHODS, row[1:]):
             round, history = int(row[0]), histories[name]
             values = history.values("personal", round=round)
-            values = values or history.values("personal", round=round, scope="round")
+            values = values or history.values("personal", round=round, scope="participants")
             assert rate(cell) == pytest.approx(np.mean(list(values.values())), abs=6e-5)
     # gains, every client
     choose(page, "pfedgat-v2")

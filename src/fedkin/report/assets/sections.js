@@ -257,7 +257,7 @@ function renderLearning() {
       el(
         "p",
         { class: "note" },
-        `Mean over clients. The band of ${DATA.methods[state.method].name} holds eight in ten of its clients. Dots: rounds after which all clients were measured; in the others, those that took part, during their work.${lacking.length ? ` Not measured for ${lacking.join(", ")}, where nothing is sent.` : ""}`,
+        `Mean over clients. The band of ${DATA.methods[state.method].name} holds eight in ten of its clients. Each point is the state after a round. Dots: measured at all clients; in between, at the participants of the next round.${lacking.length ? ` Not measured for ${lacking.join(", ")}, where nothing is sent.` : ""}`,
       ),
       numbers(["round", ...DATA.methods.map((m) => m.name)], () =>
         [...new Set(DATA.methods.flatMap((m) => m.curves[state.metric]?.round || []))]
