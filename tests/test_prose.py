@@ -66,9 +66,7 @@ def test_own_method_of_the_examples_keeps_the_contract():
 
 
 def test_demo(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "fedkin", "demo"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "fedkin", "demo"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "gain over local" in done.stdout
     assert "runs/demo" in done.stdout
