@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,23 @@ def make_client(digits: Federation) -> Callable[..., Client]:
         return Client({}, digits.data(client), seed, Network(module, digits.example), Training(**training))
 
     return make
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., subprocess.Popen[Any]]]:
+    """`spawn(command, ...)`: a process that does not outlive the test."""
+    started: list[subprocess.Popen[Any]] = []
+
+    def spawn(command: list[Any], **options: Any) -> subprocess.Popen[Any]:
+        started.append(subprocess.Popen(command, **options))
+        return started[-1]
+
+    yield spawn
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The contract between a method and the engine that runs it.
 
-A round: the server sends each client a message, the client works on its own data, the server merges what comes
-back. A method is one file with both sides of that; the engine knows no method, the method knows no engine.
+In a round the server sends each client a message, the client works on its own data, and the server merges the replies.
+A method is one file with both sides. The engine knows no method, and a method knows no engine.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.bounds import check
+from fedkin.bounds import Count, FractionBelow1, NonNegative, Positive, check
 
 if TYPE_CHECKING:
     from fedkin.models.network import Layout, Network
 
 State = dict[str, Any]  # named arrays and numbers, nothing else: it is written to safetensors and JSON
-Model = Tensor | dict[str, Tensor]  # a flat row, or named arrays where a method uses more than one network
+Model = Tensor | dict[str, Tensor]  # a flat vector, or named arrays where a method uses more than one network
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -30,23 +30,26 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Training:
     """How a client trains; the same for every method of a comparison."""
 
-    lr: float = 0.05
+    lr: Positive = 0.05
     """Learning rate of local SGD."""
-    epochs: int = 1
-    """Passes over the client's training rows in one round."""
-    batch_size: int = 16
-    """Rows in one step; the last, smaller batch of an epoch is used too."""
-    momentum: float = 0.0
-    """Momentum of local SGD, started anew in each round."""
-    weight_decay: float = 0.0
+    epochs: Count = 1
+    """Passes over the client's training examples in one round."""
+    batch_size: Count = 16
+    """Examples in one step; the last, smaller batch of an epoch is used too."""
+    momentum: FractionBelow1 = 0.0
+    """Momentum of local SGD; it starts at zero in each round."""
+    weight_decay: NonNegative = 0.0
     """L2 penalty on the parameters."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 class Message(NamedTuple):
     """What goes to clients. `shared` is the same for all; `own[k][i]` is for the i-th client asked.
 
-    An entry of `own` is one array with a row for each client, or a list of arrays where their shapes differ.
-    A client sees the same type, with its own rows picked out.
+    An entry of `own` is one array whose first dimension is the clients, or a list of arrays where their shapes differ.
+    A client receives the same type, in which each entry of `own` is its own part.
     """
 
     shared: tuple[Tensor, ...] = ()
@@ -62,7 +65,7 @@ class Examples(NamedTuple):
 
 
 class Data:
-    """One client's rows, loaded when they are looked at. Test rows are there only for a method that `sees_test`."""
+    """One client's examples, loaded on first use. Test examples are there only for a method that `sees_test`."""
 
     def __init__(
         self,
@@ -88,18 +91,18 @@ class Data:
 
     @cached_property
     def validation(self) -> Examples:
-        """Rows held out of training, to choose by; there may be none."""
+        """Examples held out of training for making choices; there may be none."""
         return self._validation()
 
     @cached_property
     def test(self) -> Examples:
         if self._test is None:
-            raise PermissionError("Test rows are for the scorer alone: choose on client.data.validation.")
+            raise PermissionError("Test examples are for the scorer alone: choose on client.data.validation.")
         return self._test()
 
 
 class Client(NamedTuple):
-    """All that a client function has: private state that never travels, data, a seed, a network to work in."""
+    """What a client function works with: private state that never travels, data, a seed, and a network."""
 
     state: State
     data: Data
@@ -116,9 +119,9 @@ class Reply(NamedTuple):
 
 
 class Replies(NamedTuple):
-    """Who answered, and what: row r of every array belongs to client `ids[r]`, asked at place `position[r]`.
+    """Who answered, and what: entry r of every array belongs to client `ids[r]`, which was asked at `position[r]`.
 
-    Replies get lost: index by `ids` or `position`, never by the order of those asked.
+    Replies get lost: index by `ids` or `position`, never by the order in which clients were asked.
     """
 
     ids: Tensor
@@ -138,22 +141,22 @@ class Replies(NamedTuple):
 
 
 class Clients(Protocol):
-    """The engine's whole surface to a method."""
+    """The engine as a method sees it."""
 
     ids: Tensor
 
     def run(self, function: Callable[..., Reply], message: Message) -> Replies:
-        """Run a client function at every client of `ids`; those that fail are missing from the replies."""
+        """Run a client function at every client of `ids`. Clients that fail are missing from the replies."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """What the server knows of the federation: never the data, only how much of it there is."""
+    """What the server knows of the federation: never the data, only how many examples there are."""
 
     ids: Tensor
-    """Clients that are there now; they may come and go from round to round."""
+    """Clients present in this round; they may come and go."""
     n: Tensor
-    """Training rows of every client there ever is, by id."""
+    """Number of training examples of every client of the run, by id."""
     classes: int
     seed: int
     participation: float
@@ -192,7 +195,7 @@ def client_function(function: Function) -> Function:
 
 
 def ragged(function: Function) -> Function:
-    """Mark a client function whose replies may differ in shape from client to client: `body` then holds lists where
+    """Mark a client function whose replies may differ in shape from client to client. `body` then holds lists where
     they do, and the method checks the shapes itself."""
     function.__ragged__ = True  # type: ignore[attr-defined]
     return client_function(function)
@@ -217,8 +220,8 @@ class Method(ABC):
     stays: ClassVar[str] = ""
     """What stays at a client between rounds."""
     matters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """For `fedkin verify`, which changes each field and expects another outcome: the company in which a field matters
-    (`{"fine_tune_epochs": {"fine_tune": True}}`), and, under the field's own name, the value to try."""
+    """For `fedkin verify`, which changes each field and expects another outcome: other settings that must hold for a
+    field to have an effect (`{"fine_tune_epochs": {"fine_tune": True}}`) and, under its own name, the value to try."""
 
     def __post_init__(self) -> None:
         """Check every field against its annotation. Rules between fields go into an override that calls this first."""
@@ -227,7 +230,7 @@ class Method(ABC):
 
     @property
     def sees_test(self) -> bool:
-        """True only for a method told to follow a paper that learns from test rows; a run says so."""
+        """True only for a method that follows a paper in learning from test examples; a run says so."""
         return False
 
     # ---- server
@@ -245,14 +248,14 @@ class Method(ABC):
 
     @abstractmethod
     def send(self, state: State, ids: Tensor) -> Message:
-        """What each of these clients would receive now. Also asked for clients that do not take part."""
+        """What each of these clients would receive now. Also called for clients that do not take part."""
 
     @abstractmethod
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         """The next server state."""
 
     def round(self, state: State, clients: Clients) -> State:
-        """One round. Replace it only where a round has several exchanges."""
+        """One round. Override it only where a round has several exchanges."""
         sent = self.send(state, clients.ids)
         return self.merge(state, sent, clients.run(self.local, sent))
 
@@ -263,10 +266,10 @@ class Method(ABC):
 
     @abstractmethod
     def local(self, client: Client, message: Message) -> Reply:
-        """One client's work in a round, in ordinary PyTorch. Marked as a client function in every subclass."""
+        """One client's work in a round, in ordinary PyTorch. It is a client function in every subclass."""
 
     def received(self, client: Client, message: Message) -> Model | None:
-        """The model as sent, before any work of the client; None where nothing is sent."""
+        """The model as sent, before any work of the client; None if nothing is sent."""
         parts = message.own or message.shared
         row = parts[0] if parts else None
         return row if isinstance(row, Tensor) else None
@@ -275,8 +278,8 @@ class Method(ABC):
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         """The model this client would use now.
 
-        `trained()` is what `local` returns for this message: at hand in a round, run on demand in an evaluation.
-        `client.state` is the state after this round's work where the client took part.
+        `trained()` is what `local` returns for this message: it is run on demand. `client.state` is what the client
+        keeps since it last took part.
         """
 
     def join(self, state: State, client: Client, id: int) -> Message:
@@ -287,23 +290,24 @@ class Method(ABC):
         return self.send(state, torch.tensor([id])).for_position(0)
 
     def predict(self, client: Client, personal: Model, x: Tensor) -> Tensor:
-        """Scores [rows, classes] of a personal model; log-probabilities or logits."""
+        """Scores [examples, classes] of a personal model: log-probabilities or logits."""
         if not isinstance(personal, Tensor):
             raise TypeError(
-                f"{type(self).__name__}.personal returned {sorted(personal)}, not one flat row: "
-                "replace predict() to say how these arrays predict."
+                f"{type(self).__name__}.personal returned {sorted(personal)}, not one flat vector: "
+                "override predict() to say how these arrays predict."
             )
         client.net.load(personal)
         return client.net(x)
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor | dict[str, Tensor] | None:
-        """Who contributes to whom in what would be sent now: [clients, clients], rows sum to 1. Named matrices where
-        parts of the model are mixed in different ways."""
+        """Who contributes how much to whose next model: [clients, clients], rows sum to 1. Named matrices where parts
+        of the model are mixed in different ways."""
         return None
 
     def describe(self, state: State) -> dict[str, Any]:
-        """Numbers and lists of this round for the history; `clusters` (a label for each client) has a meaning."""
+        """Numbers and lists of this round for the history. `clusters`, a label for each client, is compared with the
+        true groups where they are known."""
         return {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

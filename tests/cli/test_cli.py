@@ -127,7 +127,7 @@ def test_compare_gain_is_the_mean_difference_of_clients(tmp_path):
         (["run", "fedavg", "--rounds", "0"], "rounds=0 must be at least 1"),
         (["run", "fedavg", "--participation", "2"], "participation=2.0 must lie in (0, 1]"),
         (["run", "fedavg", "--clients", "5000"], "take at most"),
-        (["run", "fedavg", "--lr", "-1"], "lr must be above 0"),
+        (["run", "fedavg", "--lr", "-1"], "lr=-1.0 must be above 0"),
         (["run", "fedprox", "--mu", "-1"], "mu=-1.0 must be at least 0"),
         (["compare", "local", "local"], "named twice"),
         (["compare", "fedprox,mu"], "field=value"),

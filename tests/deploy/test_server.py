@@ -120,7 +120,7 @@ def test_received_model_is_measured_in_the_message_that_trains(tmp_path, data):
     world.serve()
     # for each site: hello, three rounds, the last measurement
     assert len(world.grid.asked) == 3 * 5
-    assert set(world.history.values("received", round=2, scope="round")) == {0, 1, 2}
+    assert set(world.history.values("received", round=2, scope="participants")) == {0, 1, 2}
 
 
 # ---- things that break

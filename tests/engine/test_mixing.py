@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fedkin
-from fedkin.engine import loop
+from fedkin.engine import recorder
 
 
 def rounds_written(**options):
@@ -17,12 +17,12 @@ def test_few_clients_have_a_matrix_in_every_round():
 
 
 def test_many_clients_have_the_first_and_then_some(monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "MIXING_CELLS", 12)  # 36 numbers in a matrix: every third round
+    monkeypatch.setattr(recorder, "MIXING_CELLS", 12)  # 36 numbers in a matrix: every third round
     assert rounds_written(rounds=7) == [1, 3, 6]
     rounds_written(rounds=4, out=tmp_path, checkpoint_every=2)
     assert rounds_written(rounds=7, out=tmp_path, checkpoint_every=2) == [1, 3, 6], "also where a run is made longer"
 
 
 def test_too_many_clients_have_none(monkeypatch):
-    monkeypatch.setattr(loop, "MIXING_LIMIT", 5)
+    monkeypatch.setattr(recorder, "MIXING_LIMIT", 5)
     assert rounds_written(rounds=2) == []

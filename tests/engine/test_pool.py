@@ -23,18 +23,18 @@ def test_an_array_that_many_clients_are_sent_is_copied_once(pool):
     """As by LG-FedAvg, PFLIC and DC-PFL: a list with one array for each client, most of them the same."""
     one, table = torch.randn(1000), torch.randn(3, 1000)
     message = Message((), ([one] * 100 + [table[2]] * 50 + [table[0], one.view(10, 100), one[:0]],))
-    header = pool._post(message)
+    pool.post(message)
     assert pool._down._at == 4 * 4032  # one, table[2], table[0], one in another shape; 4,000 bytes come to 63 × 64
     for place in (0, 99, 100, 149, 150, 151, 152):
-        assert equal(_message(pool._down, header, place).own[0], message.own[0][place])
+        assert equal(_message(pool._down, pool._header, place).own[0], message.own[0][place])
 
 
 def test_views_of_the_same_memory_are_told_apart(pool):
     square = torch.arange(9.0).view(3, 3)
     message = Message((), ([square, square.T, square[:, 0], square[0], square.view(torch.int32)],))
-    header = pool._post(message)
+    pool.post(message)
     for place, array in enumerate(message.own[0]):
-        assert equal(_message(pool._down, header, place).own[0], array.contiguous())
+        assert equal(_message(pool._down, pool._header, place).own[0], array.contiguous())
 
 
 def test_dcpfl_sends_a_group_one_array(digits):

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,11 +21,12 @@ import fedkin
 from fedkin import Client, Message, Replies, Reply, Server
 from fedkin.conformance import ray_agrees
 from fedkin.engine import ray as engine
+from fedkin.engine.ray_cluster import ray_module
 from fedkin.methods import METHODS, method
 from fedkin.registry import load_path
 from fedkin.results.store import equal
+from tests.processes import family, needs_linux, wait_until_gone
 
-ROOT = Path(__file__).parents[2]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: fedkin[ray]")
 
 
@@ -38,15 +40,6 @@ def session():
 @pytest.fixture(scope="module")
 def fed() -> fedkin.Federation:
     return fedkin.federate("digits", clients=5, samples_per_client=40, seed=3)
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that it started."""
-    out = [pid]
-    for one in out:
-        for thread in Path(f"/proc/{one}/task").glob("*/children"):
-            out += [int(word) for word in thread.read_text().split()]
-    return out
 
 
 def listening(pids: list[int]) -> set[str]:
@@ -165,10 +158,11 @@ def test_equal_arrays_of_a_list_are_posted_once(session, fed):
     )
     ray = engine.Ray(spec, 1)
     try:
-        large, kept = torch.zeros(engine.INLINE), {}
-        assert ray._posted(large, kept) is ray._posted(large, kept)
-        assert len(kept) == 1
-        assert isinstance(ray._posted(large[:5], kept), engine.Packed)  # small: with the call
+        large = torch.zeros(engine.INLINE)
+        ray.post(Message())
+        assert ray._own(large) is ray._own(large)
+        assert len(ray._posted) == 1
+        assert isinstance(ray._own(large[:5]), engine.Packed)  # small: with the call
     finally:
         ray.close()
 
@@ -178,7 +172,7 @@ def test_equal_arrays_of_a_list_are_posted_once(session, fed):
 
 @dataclass(frozen=True)
 class Faulty(type(method("fedavg"))):  # type: ignore[misc]
-    """FedAvg with a client that misbehaves in round 2."""
+    """FedAvg with a client that misbehaves in round 2. It is the first, so that a single worker begins with it."""
 
     fault: str = ""
     mark: str = ""
@@ -192,11 +186,12 @@ class Faulty(type(method("fedavg"))):  # type: ignore[misc]
     def local(self, client: Client, message: Message) -> Reply:
         trained = fedkin.sgd(client, message.shared[0])
         message.shared[0].zero_()  # must not be seen by anybody else
-        if int(message.own[0]) == 3 and int(message.shared[1]) == 2:
+        if int(message.own[0]) == 0 and int(message.shared[1]) == 2:
             if self.fault == "raise":
                 raise RuntimeError("no more battery")
             if self.fault == "hang":
-                time.sleep(60)
+                Path(self.mark).touch()
+                threading.Event().wait()
             if self.fault == "die" or (self.fault == "die once" and not Path(self.mark).exists()):
                 Path(self.mark).touch()
                 os._exit(9)
@@ -223,12 +218,15 @@ def play(fed, fault: str, mark: Path, **changes):
         pytest.param("die", "died 3 times", 0.0, marks=pytest.mark.slow),
     ],
 )
-def test_a_bad_client_is_dropped_and_named(session, fed, tmp_path, fault, word, limit):
-    result = play(fed, fault, tmp_path / "mark", time_limit=limit)
+def test_a_bad_client_is_dropped_and_named(session, fed, tmp_path, monkeypatch, fault, word, limit):
+    mark = tmp_path / "mark"
+    if limit:  # time stands still until the client hangs, however long the others take
+        monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: 1000.0 if mark.exists() else 0.0))
+    result = play(fed, fault, mark, time_limit=limit, workers=1)
     (row,) = result.history.select("dropped")
-    assert (row.round, row.client) == (2, 3)
+    assert (row.round, row.client) == (2, 0)
     assert word in row.value
-    absent = play(fed, "", tmp_path / "mark", engine="serial", rounds=2, leave={3: 2})
+    absent = play(fed, "", tmp_path / "mark", engine="serial", rounds=2, leave={0: 2})
     dropped = play(fed, "raise", tmp_path / "mark", rounds=2)
     assert equal(dropped.state, absent.state)
 
@@ -250,18 +248,19 @@ def test_more_workers_than_the_cluster_has_are_refused(session, fed):
 
 def test_without_ray_it_says_what_to_install(fed, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    engine._ray.cache_clear()
+    ray_module.cache_clear()
     try:
         with pytest.raises(ImportError, match=r"pip install 'fedkin\[ray\]'"):
             fedkin.run("fedavg", fed, rounds=1, engine="ray")
     finally:
-        engine._ray.cache_clear()
+        ray_module.cache_clear()
 
 
 # ---- clusters
 
 
 @needs_ray
+@needs_linux
 def test_it_listens_on_loopback_alone(session):
     addresses = listening(family(os.getpid()))
     loopback = {"0100007F", "0" * 16 + "FFFF00000100007F", "0" * 24 + "01000000"}
@@ -286,35 +285,41 @@ def test_the_command_leaves_nothing_behind(tmp_path):
     assert set(Path("/tmp").glob("fedkin-ray-*")) == before
 
 
+# In its third round, in the middle of it, the run says which processes it has started, and is killed.
+KILLED = """
+import itertools, os, signal
+import fedkin
+from fedkin.cli import main
+from tests.processes import family
+
+method = type(fedkin.method("ditto"))
+merge, count = method.merge, itertools.count(1)
+
+def last(self, state, sent, replies):
+    if next(count) == 3:
+        print(*family(os.getpid())[1:], flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return merge(self, state, sent, replies)
+
+method.merge = last
+main()
+"""
+
+
 @needs_ray
+@needs_linux
 @pytest.mark.slow
-def test_a_killed_run_takes_its_cluster_along_and_goes_on(tmp_path):
-    flags = ["--rounds", "60", "--checkpoint-every", "1"]
-    process = subprocess.Popen(
-        [*COMMAND, *flags, "--engine", "ray", "--out", tmp_path / "b"], stdout=subprocess.DEVNULL
-    )
-    while not (tmp_path / "b/checkpoint/manifest.json").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    others = set(family(process.pid)) - {process.pid}
+def test_a_killed_run_takes_its_cluster_along_and_goes_on(tmp_path, spawn):
+    flags = ["--rounds", "5", "--checkpoint-every", "1"]
+    killed = [sys.executable, "-c", KILLED, *COMMAND[3:], *flags, "--engine", "ray", "--out", tmp_path / "b"]
+    process = spawn(killed, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
+    others = [int(word) for word in process.stdout.readline().split()]
     assert len(others) > 3
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert process.returncode == -signal.SIGKILL, "the run ended before it could be killed: make it longer"
-    deadline = time.monotonic() + 120  # Ray's helpers look around every so often
-    while any(alive(pid) for pid in others) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert not [pid for pid in others if alive(pid)]
+    assert process.wait() == -signal.SIGKILL
+    wait_until_gone(others)
     for name in "ab":
         subprocess.run([*COMMAND, *flags, "--out", tmp_path / name], check=True, capture_output=True)
     assert (tmp_path / "a/history.jsonl").read_bytes() == (tmp_path / "b/history.jsonl").read_bytes()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 TWO_MACHINES = """
@@ -324,7 +329,7 @@ from fedkin.engine import ray as engine
 from ray.cluster_utils import Cluster
 
 traveled, received = [], engine._received
-engine._received = lambda task, done: (traveled.append((done.state, done.model)), received(task, done))[1]
+engine._received = lambda work, done: (traveled.append((done.state, done.model)), received(work, done))[1]
 fed = fedkin.federate("digits", clients=5, samples_per_client=40, seed=3)
 settings = {"checkpoint_every": 1, "evaluate_every": 1, "out": sys.argv[1]}
 with engine.on_loopback():

@@ -98,7 +98,7 @@ def isolated(method):
         fedkin.Arrays(x, arrays.y, 10, image=True, mean=arrays.mean, std=arrays.std), fed.partition, fed.splits
     )
     a, b = (run(method, fed=f, rounds=1, evaluate_every=0) for f in (fed, other))
-    one, two = ({r.client: r.value for r in h.history.select("personal_loss", scope="round")} for h in (a, b))
+    one, two = ({r.client: r.value for r in h.history.select("personal_loss", scope="participants")} for h in (a, b))
     assert {c for c in one if one[c] != two[c]} <= {2}
 
 

@@ -260,7 +260,7 @@ def test_one_group_tau_1_and_all_layers_high_is_fedavg_to_the_bit(fed, changes):
     theirs = run("fedavg", fed, rounds=7, **changes)
     assert torch.equal(ours.state["groups"]["models"][0], theirs.state["model"])
     assert torch.equal(ours.state["groups"]["shares"][0, 0], theirs.state["share"])
-    for scope in ("round", "all"):
+    for scope in ("participants", "all"):
         pairs = [
             {(row.round, row.client): row.value for row in r.history.select("personal_loss", scope=scope)}
             for r in (ours, theirs)
@@ -332,8 +332,8 @@ def test_a_trial_doubles_what_goes_down_and_the_work_but_not_what_goes_up(fed):
     assert up[trial] == model + 16  # two losses before, two after
     flops = {row.round: row.value for row in result.history.select("flops") if row.client == 0}
     assert 2 * flops[trial - 1] < flops[trial] < 2.8 * flops[trial - 1]
-    # participants are measured in a trial, too
-    assert len(result.history.values("personal", round=trial, scope="round")) == 6
+    # participants are measured in a trial, too: with the model that they have before it
+    assert len(result.history.values("personal", round=trial - 1, scope="participants")) == 6
 
 
 # ---- trials
@@ -406,7 +406,7 @@ def test_a_client_alone_has_the_same_model_whether_it_sends_it_or_not(fed):
     labels = silent.state["labels"]
     alone = [i for i in range(6) if int((labels == labels[i]).sum()) == 1]
     assert 0 < len(alone) < 6
-    for scope in ("round", "all"):
+    for scope in ("participants", "all"):
         assert [row[:4] for row in silent.history.select("personal_loss", scope=scope)] == [
             row[:4] for row in sends.history.select("personal_loss", scope=scope)
         ]

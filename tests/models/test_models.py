@@ -190,7 +190,7 @@ def test_networks_with_batch_norm_learn(name):
     losses = []
     for _ in range(25):
         slopes = net.gradients(x, y, None, net.parameters)
-        losses.append(float(F.cross_entropy(net(x), y)))
+        losses.append(F.cross_entropy(net(x), y).item())
         for parameter, slope in zip(net.parameters, slopes):
             parameter.data.sub_(0.1 * slope)
     assert losses[-1] < 0.3 * losses[0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fedkin
-from tests.report.browser import BINARY, Browser
 
 METHODS = [
     "local",
@@ -18,11 +19,20 @@ METHODS = [
     "pfedgat-v2",
     "dcpfl,tau=1,start_rounds=2,window=1,patience=1",
 ]
+ARGUMENTS = [
+    "--no-sandbox",  # Chromium refuses its sandbox to root
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+LAST_RESORT = 120_000  # milliseconds; every wait ends with what it waits for, or fails with a message
 
 
 @pytest.fixture(scope="session")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six methods, two seeds of the first three, on digits turned four ways: hidden groups are known."""
+    """Six methods on digits turned four ways, so that hidden groups are known."""
     out = tmp_path_factory.mktemp("comparison")
 
     def fed(seed: int) -> fedkin.Federation:
@@ -32,10 +42,18 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    if BINARY is None:
-        pytest.skip("there is no chromium: apt-get install chromium, or run `make browser` as root")
-    made = Browser()
-    yield made
-    made.close()
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium. Not for the whole session: Playwright's event loop would run under other tests too."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
+    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    binary = next((found for name in names if (found := shutil.which(name))), None)
+    if binary is None:
+        pytest.skip("There is no Chromium: apt-get install chromium, or run `make browser` as root")
+    playwright.expect.set_options(timeout=LAST_RESORT)
+    with playwright.sync_playwright() as driver:
+        made = driver.chromium.launch(executable_path=binary, args=ARGUMENTS, timeout=LAST_RESORT)
+        yield made
+        made.close()

@@ -52,7 +52,7 @@ def test_every_client_and_round_is_there(comparison, data, start):
     assert len(table) == 8
     for round in range(1, 9):
         after = history.values("personal", round=round)
-        expected = after or history.values("personal", round=round, scope="round")
+        expected = after or history.values("personal", round=round, scope="participants")
         assert table[round - 1] == [pytest.approx(expected[c], abs=1e-5) for c in range(8)]
     assert method(data, start)["swept"] == history.rounds("personal") == [3, 6, 8]
 

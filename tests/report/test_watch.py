@@ -16,22 +16,26 @@ from fedkin.report.watch import server
 
 @pytest.fixture
 def ask(tmp_path):
-    """Asks a server that watches tmp_path."""
+    """Asks a server that watches tmp_path. `ask.close()` returns when all questions are answered."""
     made = server([tmp_path], 0, cite=lambda names: f"cites {', '.join(names)}")
+    made.daemon_threads = False  # so that closing waits for them
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
 
     def asked(path, method="GET", **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", made.server_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", made.server_port)
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
 
-    asked.address = made.server_address
+    def close():
+        made.shutdown()
+        made.server_close()
+        thread.join()
+
+    asked.address, asked.close = made.server_address, close
     yield asked
-    made.shutdown()
-    made.server_close()
-    thread.join()
+    close()
 
 
 def copy(comparison, name, place):
@@ -93,6 +97,7 @@ def test_a_reader_that_leaves_is_no_error(ask, comparison, tmp_path, capfd):
             connection.sendall(b"GET /data.json HTTP/1.0\r\nHost: localhost\r\n\r\n")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # gone at once
     assert ask("/data.json")[0] == 200
+    ask.close()
     assert capfd.readouterr().err == ""
 
 

@@ -1,1 +1,1 @@
-"""What clients do with their own data: training, evaluation, single gradient steps."""
+"""What clients do with their own data: training, evaluation and single gradient steps."""

@@ -1,4 +1,4 @@
-"""Single gradient steps at a client, and parts of a row, for methods whose local work is not plain SGD."""
+"""Single gradient steps at a client, and parts of a vector, for methods whose local work is not plain SGD."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 from fedkin.models.network import Layout, Loss, Network
 from fedkin.protocol import Client, Examples
 
-OTHER_EPOCHS = 1 << 20  # epochs counted from here shuffle anew: batches independent of those that train
+OTHER_EPOCHS = 1 << 20  # epochs counted from here have batches that are independent of those used for training
 
 
-def slope(net: Network, parameters: Tensor, rows: Examples, loss: Loss | None = None) -> Tensor:
+def slope(net: Network, parameters: Tensor, examples: Examples, loss: Loss | None = None) -> Tensor:
     """Flat gradient of the loss on a batch at these flat parameters, which stay loaded."""
     net.trainable.copy_(parameters)
-    return torch.cat([g.reshape(-1) for g in net.gradients(rows.x, rows.y, loss, net.parameters)])
+    return torch.cat([g.reshape(-1) for g in net.gradients(examples.x, examples.y, loss, net.parameters)])
 
 
 def descent(client: Client, lr: float | None = None) -> Callable[[list[Tensor], list[Tensor]], None]:
-    """`step(values, gradient)` moves values in place by the run's SGD, to the bit as `local.sgd` does; its momentum
-    lives as long as the function."""
+    """Returns `step(values, gradient)`, which moves values in place by the run's SGD, to the bit as `sgd` does. The
+    momentum is kept in the function."""
     training = client.training
     rate = training.lr if lr is None else lr
     velocity: list[Tensor] = []
@@ -50,7 +50,7 @@ def last_layers(layout: Layout, count: int) -> tuple[Tensor, Tensor]:
     """Positions of everything else, and of the `count` layers that end with the head."""
     if not 0 <= count <= layout.head_layer + 1:
         raise ValueError(
-            f"{count} layers were asked for; this network has {layout.head_layer + 1} up to its head: "
+            f"{count} layers were requested; this network has {layout.head_layer + 1} up to its head: "
             f"{', '.join(layer.name for layer in layout.layers[: layout.head_layer + 1])}."
         )
     inside = torch.zeros(layout.size, dtype=torch.bool)
@@ -60,8 +60,8 @@ def last_layers(layout: Layout, count: int) -> tuple[Tensor, Tensor]:
 
 
 def joined(size: int, *parts: tuple[Tensor, Tensor]) -> Tensor:
-    """A row put together from (positions, values)."""
-    row = torch.empty(size)
+    """A vector put together from (positions, values)."""
+    vector = torch.empty(size)
     for positions, values in parts:
-        row[positions] = values
-    return row
+        vector[positions] = values
+    return vector

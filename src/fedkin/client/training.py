@@ -1,4 +1,4 @@
-"""What clients do with their own data: building blocks that methods share as functions."""
+"""Local training at a client: batches and SGD, as functions that methods share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def batches(client: Client, *, epoch: int, rows: Examples | None = None) -> Iter
     generator = torch.Generator().manual_seed((client.seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % (1 << 63))
     order = torch.randperm(len(y), generator=generator)
     size = client.training.batch_size
-    # one gather for the epoch: cheaper than one for each batch, and views after that keep channels_last
+    # one gather for the epoch is cheaper than one for each batch, and its views keep channels_last
     for xs, ys in zip(x[order].split(size), y[order].split(size)):
         if len(ys) == 1 and client.net.needs_pairs:
-            # batch norm has no variance of one row; seen twice, its mean loss and gradient are the same
+            # batch norm needs two examples; taken twice, the mean loss and the gradient stay the same
             xs, ys = xs.repeat(2, *[1] * (xs.dim() - 1)), ys.repeat(2)
         yield Examples(xs, ys)
 
@@ -29,7 +29,7 @@ def batches(client: Client, *, epoch: int, rows: Examples | None = None) -> Iter
 def stream(
     client: Client, *, epochs: int | None = None, steps: int | None = None, first_epoch: int = 0
 ) -> Iterator[Examples]:
-    """Batches of so many epochs (where None: the run's), or so many batches out of as many epochs as that takes."""
+    """The batches of `epochs` epochs (None: the run's), or `steps` batches, out of as many epochs as that takes."""
     if steps is not None:
         endless = chain.from_iterable(batches(client, epoch=epoch) for epoch in count(first_epoch))
         yield from islice(endless, steps)
@@ -49,11 +49,11 @@ def sgd(
     loss: Loss | None = None,
     first_epoch: int = 0,
 ) -> Tensor:
-    """Local SGD from the row `start`; returns the trained row. So many epochs, or so many steps (batches).
+    """Train from the vector `start` by local SGD, for `epochs` epochs or `steps` batches; return the trained vector.
 
-    `pull(w)` is the gradient of a regularizer at the flat parameters w, added to the loss gradient (a proximal term is
-    `lambda w: mu * (w - center)`). `loss(net, x, y)` stands in for cross entropy. Parameters that a surrounding
-    `net.frozen(...)` holds do not move, neither by momentum nor by decay.
+    `regularizer_gradient(w)` is the gradient of a regularizer at the flat parameters w and is added to the gradient of
+    the loss (a proximal term is `lambda w: mu * (w - center)`). `loss(net, x, y)` replaces cross entropy. Parameters
+    frozen by a surrounding `net.frozen(...)` do not move, neither by momentum nor by weight decay.
     """
     net, training = client.net, client.training
     net.load(start)
@@ -66,8 +66,8 @@ def sgd(
     velocity = [torch.zeros_like(v) for v in views] if training.momentum else []
     for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch):
         gradient = net.gradients(x, y, loss, parameters)
-        # Not in place: where a network adds two parameters, autograd gives both the same gradient tensor.
-        if regularizer_gradient is not None:  # into the gradient before momentum, or the minimum would be another one
+        # Not in place: if a network adds two parameters, autograd gives both the same gradient tensor.
+        if regularizer_gradient is not None:  # before momentum, or the minimum would be another one
             extra = net.pieces(regularizer_gradient(net.trainable))
             gradient = list(torch._foreach_add(gradient, [extra[i] for i in moving]))
         if training.weight_decay:

@@ -24,9 +24,10 @@ from fedkin.deploy.directory import Node, NodeDirectory, push, reason, regulariz
 from fedkin.deploy.plan import Plan, read
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.loop import Result, run
-from fedkin.engine.runner import Outcome, RunSpec, Task
+from fedkin.engine.runner import Evaluation, Outcome, RunSpec, Task, Work
 from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Data, Examples, Message
+from fedkin.results.folder import prepare
 from fedkin.results.store import write_json
 
 PAUSE = 0.1  # seconds between two looks for replies
@@ -44,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def serve(grid: Grid, plan: Plan) -> Result:
-    out = Path(plan.out)
+    out = prepare(plan.out, "run")
     before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
     keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
     directory = NodeDirectory(grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys)
@@ -168,7 +169,7 @@ class RemoteFederation:
 class Ask:
     """A task on its way."""
 
-    task: Task
+    task: Work
     name: str
     letter: Any
     """The task as a record: it is sent again as it is."""
@@ -197,7 +198,7 @@ class Deployment:
         # told once, with the first task: an interruption is part of a run's history
         self._news = [f"the server was started again after round {checkpoint.done}"] if checkpoint.done else []
 
-    def run(self, tasks: list[Task], message: Message) -> list[Outcome]:
+    def run(self, tasks: Sequence[Work], message: Message) -> list[Outcome]:
         asks = [Ask(task, self._spec.federation.names[task.client], self._letter(task, message)) for task in tasks]
         for ask in asks:
             ask.notes += self._news
@@ -228,19 +229,20 @@ class Deployment:
         for ask in asks:
             ask.notes.append(f"the superlink did not answer for {seconds:.0f} s")
 
-    def _letter(self, task: Task, message: Message) -> Any:
+    def _letter(self, task: Work, message: Message) -> Any:
         federation = self._spec.federation
         request = Request(
             run=self._name,
             client=federation.names[task.client],
             number=task.client,
-            round=task.round,
-            function=task.function,
+            # an evaluation goes as a task without a function, in the round whose seed it uses
+            round=task.round if isinstance(task, Task) else task.round + 1,
+            function=task.function if isinstance(task, Task) else "",
             state=task.state.name if task.state else "",
-            new_state=task.new_state.name if task.new_state else "",
+            new_state=task.new_state.name if isinstance(task, Task) and task.new_state else "",
             keep=" ".join(sorted(self._book.kept(task.client))),
-            measure=task.measure,
-            models=task.models is not None,
+            measure=isinstance(task, Evaluation) or task.measure,
+            models=isinstance(task, Evaluation) and task.models is not None,
             classes=federation.classes,
             data=federation.description["data"],
         )
@@ -298,23 +300,30 @@ class Deployment:
 
     def _failed(self, ask: Ask, why: str) -> Outcome:
         task = ask.task
-        text = f"round {task.round}, client {ask.name}, hook {task.function or 'personal'}: {why}"
+        text = f"round {task.round}, client {ask.name}, hook {task.hook}: {why}"
         return Outcome(task.position, task.client, (), False, {}, 0.0, 0.0, text, notes=tuple(ask.notes))
 
 
 class Lines(Tracker):
     """Progress in the server's log."""
 
+    def __init__(self) -> None:
+        self._scores = "nothing measured"
+
     def start(self, config: dict[str, Any], done: int) -> None:
         self._rounds = config["options"]["rounds"]
         _say(f"{config['label']}: {done} of {self._rounds} rounds are done" if done else f"{config['label']}: begins")
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
-        told = ", ".join(f"{name} {metrics[name]:.3f}" for name in ("personal", "received") if name in metrics)
+        self.participants(round, metrics)
         _say(
-            f"round {round} of {self._rounds}: {told or 'nothing measured'}; {metrics['clients']:.0f} answers, "
-            f"{metrics['seconds']:.1f} s"
+            f"round {round} of {self._rounds}: {metrics['clients']:.0f} answers, {metrics['seconds']:.1f} s; "
+            f"{self._scores}"
         )
+
+    def participants(self, round: int, metrics: dict[str, float]) -> None:
+        if scores := ", ".join(f"{name} {metrics[name]:.3f}" for name in ("personal", "received") if name in metrics):
+            self._scores = f"after round {round}: {scores}"
 
     def warn(self, text: str) -> None:
         _say(text)

@@ -22,7 +22,7 @@ from fedkin.data import DATASETS, columns, from_file
 from fedkin.data.federation import Federation, federate
 from fedkin.deploy.codec import Answer, Malformed, Request, SiteInfo
 from fedkin.deploy.plan import NAME, Plan
-from fedkin.engine.runner import ClientRunner, Outcome, RunSpec, Task
+from fedkin.engine.runner import ClientRunner, Evaluation, Outcome, RunSpec, Task, Work
 from fedkin.models.build import maker, resolve
 from fedkin.protocol import Message, is_client_function
 from fedkin.results.store import write_json
@@ -147,19 +147,16 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     known = replace(mine, arrays=arrays, splits=mine.splits * count, partition=replace(mine.partition, turns=turns))
     make = maker(resolve(plan.model, request.data), known.shape, known.classes, plan.options.seed, plan.model_options)
     spec = RunSpec(plan.method, known, lambda: make(0), plan.head, plan.training, plan.options.seed)
-    task = Task(
-        round=request.round,
-        position=0,
-        client=request.number,
-        function=request.function,
-        state=before,
-        new_state=place / request.new_state if request.new_state else None,
-        measure=request.measure,
-        models=place if request.models else None,
-    )
-    outcome = ClientRunner(spec).perform(task, message)
-    if outcome.has_state and task.new_state is not None:
-        _settle(task.new_state)
+    work: Work
+    if request.function:
+        new_state = place / request.new_state if request.new_state else None
+        work = Task(request.round, 0, request.number, request.function, before, new_state, request.measure)
+    else:
+        new_state = None
+        work = Evaluation(request.round - 1, 0, request.number, before, place if request.models else None)
+    outcome = ClientRunner(spec).perform(work, message)
+    if outcome.has_state and new_state is not None:
+        _settle(new_state)
     if outcome.model:
         os.replace(place / outcome.model, place / "personal.safetensors")
         _settle(place / "personal.safetensors")

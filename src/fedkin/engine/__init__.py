@@ -1,1 +1,1 @@
-"""What runs a method: it names no method."""
+"""Runs any method on any federation. See docs/architecture.md for a walk through it."""

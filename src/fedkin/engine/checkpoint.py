@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.protocol import State
+from fedkin.results.folder import is_own
 from fedkin.results.store import load_state, save_state, write_json
 
 VERSION = 1
@@ -35,9 +36,7 @@ class Checkpoint:
     def open(cls, folder: Path, config: dict[str, Any], free: set[str]) -> Checkpoint:
         """The state of affairs in a folder; refuses one that holds another run."""
         old = folder / "config.json"
-        if not old.exists():
-            if folder.is_dir() and (folder / "history.jsonl").exists():
-                raise ValueError(f"{folder} holds a history without config.json: name another --out, or use --fresh.")
+        if not old.exists():  # nothing there yet, or killed before the run began
             return cls(folder, None)
         differences = _differences(json.loads(old.read_text()), json.loads(json.dumps(config, default=float)), free)
         if differences:
@@ -111,7 +110,7 @@ class Checkpoint:
         named = self._saved | ({self._manifest["server"], "manifest.json"} if self._manifest else set())
         if self._place.is_dir():
             for path in self._place.iterdir():
-                if path.name not in named:
+                if path.name not in named and is_own(f"checkpoint/{path.name}"):
                     path.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""What a run costs: bytes counted from the messages themselves, FLOPs, and the time a real federation would take."""
+"""The cost of a run: bytes counted from its messages, FLOPs, and the time that a real federation would need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def nbytes(arrays: Iterable[Tensor | list[Tensor]]) -> int:
 
 
 def message_bytes(message: Message, position: int) -> int:
-    """What the client asked at this place receives."""
+    """Bytes that the client asked at this position receives."""
     return nbytes(message.shared) + nbytes(part[position] for part in message.own)
 
 
@@ -30,7 +30,7 @@ class Device:
     seed: int
 
     def rates(self, client: int) -> tuple[float, float]:
-        """Bits a second each way, FLOPs a second. `spread` is the standard deviation of their logarithm."""
+        """Bits per second each way, and FLOPs per second. `spread` is the standard deviation of their logarithms."""
         if not self.spread:
             return self.link_rate, self.device_rate
         link, device = np.exp(self.spread * np.random.default_rng([self.seed, client, 0xDE]).normal(size=2))

@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
-from math import ceil, isfinite
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.data.federation import Population
 from fedkin.engine.checkpoint import Checkpoint, environment
 from fedkin.engine.costs import Device
+from fedkin.engine.evaluation import evaluate_all
 from fedkin.engine.options import RESUMABLE, Options, settled
 from fedkin.engine.pool import Pool
-from fedkin.engine.round import Engine, NoReplies, RoundClients, RunContext, explain
-from fedkin.engine.runner import RunSpec, Task
+from fedkin.engine.presence import Presence
+from fedkin.engine.recorder import Recorder, plain
+from fedkin.engine.round import Engine, NoReplies, RoundClients, RunContext
+from fedkin.engine.runner import RunSpec
 from fedkin.engine.serial import Serial
 from fedkin.engine.trackers import Tracker
-from fedkin.maths.cluster import rand_index
 from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
 from fedkin.protocol import Method, Server, State, Training
+from fedkin.results.folder import Folder
 from fedkin.results.history import History
 from fedkin.results.store import write_json
 from fedkin.results.summary import summarize
 
 Connect = Callable[[RunSpec, Checkpoint], Engine]
-MIXING_LIMIT = 400  # beyond so many clients the matrix of who learns from whom is not written down
-MIXING_CELLS = 5_000  # above so many numbers in a round, the matrices of every second, third, … round are
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,8 @@ def run(
     """Run a method on a federation.
 
     `settings` are fields of `Options` (rounds, participation, seed, …) and of `Training` (lr, epochs, batch_size, …).
-    With `out`, a run that was stopped goes on where it was; `fresh` starts over. `connect` makes an engine of one's own
-    in the place of `options.engine`.
+    With `out`, a stopped run goes on from its last checkpoint; `fresh` starts over. `connect` makes an engine of your
+    own in place of `options.engine`.
     """
     if isinstance(method, str):
         from fedkin.methods import method as by_name
@@ -92,19 +91,27 @@ def run(
         "options": asdict(options),
         "environment": environment(),
     }
-    with tempfile.TemporaryDirectory(prefix="fedkin-") as scratch:
-        place = Path(out) if out is not None else Path(scratch)
-        if fresh and out is not None:
-            _clear(place)
-        checkpoint = Checkpoint.open(place, config, RESUMABLE)
-        loop = _Loop(spec, options, config, checkpoint, make, trackers, connect, keep=out is not None)
-        try:
-            return loop.run(Path(out) if out is not None else None)
-        finally:
-            loop.close()
+    with contextlib.ExitStack() as stack:
+        if out is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedkin-")))
+        else:
+            owned = stack.enter_context(Folder(out, "run"))
+            folder = owned.path
+            if fresh:
+                owned.clear()
+        loop = Loop(spec, options, config, Checkpoint.open(folder, config, RESUMABLE), make, trackers, out is not None)
+        stack.callback(loop.close)
+        if (result := loop.finished()) is not None:
+            return result
+        state, done = loop.begin(connect)
+        for round in range(done + 1, options.rounds + 1):
+            state = loop.round(state, round)
+        return loop.finish(state)
 
 
-class _Loop:
+class Loop:
+    """The parts of a run. `keep`: its folder stays after the run."""
+
     def __init__(
         self,
         spec: RunSpec,
@@ -113,12 +120,10 @@ class _Loop:
         checkpoint: Checkpoint,
         make: Callable[[int], torch.nn.Module],
         trackers: Sequence[Tracker],
-        connect: Connect | None,
-        *,
         keep: bool,
     ) -> None:
         self.spec, self.options, self.config, self.checkpoint = spec, options, config, checkpoint
-        self.trackers, self.keep, self.connect = trackers, keep, connect
+        self.trackers, self.keep = trackers, keep
         federation = spec.federation
         net = Network(spec.make(), federation.example, spec.head)
         self.fed = Server(
@@ -129,198 +134,146 @@ class _Loop:
             participation=options.participation,
             training=spec.training,
             layout=net.layout,
-            initial=lambda k: _row(make(k), net),
+            initial=lambda k: _vector(make(k), net),
         )
-        self.device = Device(options.link_rate, options.device_rate, options.spread, options.seed)
-        self.history = History()
+        self.presence = Presence(self.fed, options.arrive, options.leave, options.rounds)
         self.context: RunContext | None = None
-        self._answered, self._mark = 0, 0
 
     def close(self) -> None:
         if self.context is not None:
             self.context.engine.close()
-        self.history.close()
+            self.context.recorder.history.close()
 
-    def run(self, out: Path | None) -> Result:
-        method, options, checkpoint = self.spec.method, self.options, self.checkpoint
+    @property
+    def folder(self) -> Path:
+        return self.checkpoint.folder
+
+    def finished(self) -> Result | None:
+        """The result, if the run has already reached its last round."""
+        if not self.checkpoint.finished(self.options.rounds):
+            return None
+        state = self.checkpoint.load()[0]
+        assert state is not None
+        summary = json.loads((self.folder / "summary.json").read_text())
+        return Result(summary, History.load(self.folder), state, self.folder)
+
+    def begin(self, connect: Connect | None) -> tuple[State, int]:
+        """Start the run, or go on from its checkpoint. Returns the server's state and the rounds done."""
+        options, checkpoint = self.options, self.checkpoint
         state, done, kept = checkpoint.load()
-        self._check_presence()
-        if state is not None and checkpoint.finished(options.rounds):
-            self.history = History.load(checkpoint.folder)
-            summary = json.loads((checkpoint.folder / "summary.json").read_text())
-            return Result(summary, self.history, state, out)
-        self.history = History(checkpoint.folder / "history.jsonl", keep=kept)
+        history = History(self.folder / "history.jsonl", keep=kept)
+        device = Device(options.link_rate, options.device_rate, options.spread, options.seed)
+        recorder = Recorder(history, self.spec.federation, device)
         warnings: list[str] = []
         if state is None:
-            state = method.init(self._present(1))
-            for client, metric, value in self.spec.federation.facts():
-                self.history.add(0, client, metric, value)
-            warnings = method.warnings(self._present(1), options.rounds)
+            state = self.spec.method.init(self.presence.server(1))
+            recorder.facts()
+            warnings = self.spec.method.warnings(self.presence.server(1), options.rounds)
             for text in warnings:
-                self.history.add(0, None, "warning", text)
+                recorder.warning(text)
         checkpoint.start(self.config)
-        self.context = RunContext(self.spec, options, self.fed, checkpoint, self.history, self._engine(), self.trackers)
+        engine = connect(self.spec, checkpoint) if connect is not None else self._engine()
+        self.context = RunContext(self.spec, options, self.fed, checkpoint, recorder, engine, self.trackers)
         for tracker in self.trackers:
             tracker.start(self.config, done)
             for text in warnings:
                 tracker.warn(text)
-        for round in range(done + 1, options.rounds + 1):
-            begin = time.perf_counter()
-            self._mark = len(self.history.records)
-            state = self._round(state, round)
-            last = round == options.rounds
-            if self._scheduled(round):
-                self._sweep(state, round, models=last)
-            if last or round % options.checkpoint_every == 0:
-                checkpoint.save(round, state, self.history.flush())
-            if last and not self._scheduled(round):  # after the checkpoint: a longer run would not have it
-                self._sweep(state, round, models=True)
-            self.history.flush()
-            self._notify(round, time.perf_counter() - begin)
         if done == options.rounds and not self._scheduled(done):
-            self._sweep(state, done, models=True)  # it was stopped between its last checkpoint and its end
-            self.history.flush()
-        summary = summarize(self.history, self.config)
+            self._evaluate(state, done)  # it was stopped between its last checkpoint and its end
+        return state, done
+
+    def round(self, state: State, round: int) -> State:
+        """One round: the method's own steps, then what is measured, saved and reported."""
+        assert self.context is not None
+        context, recorder = self.context, self.context.recorder
+        start = time.perf_counter()
+        ids = self._select(state, round)
+        clients = RoundClients(context, round, ids, state, measure=not self._scheduled(round - 1))
+        try:
+            state = self.spec.method.round(state, clients)
+            answered = True
+        except NoReplies:
+            recorder.lost_round(round)
+            answered = False
+        recorder.costs(round, clients.tally)
+        if answered:  # else the state is still that of the round before: its events would be recorded twice
+            recorder.describe(round, self.spec.method, state)
+        last = round == self.options.rounds
+        if self._scheduled(round):
+            self._evaluate(state, round)
+        if last or round % self.options.checkpoint_every == 0:
+            self.checkpoint.save(round, state, recorder.history.flush())
+        if last and not self._scheduled(round):  # after the checkpoint: a longer run would not have it
+            self._evaluate(state, round)
+        recorder.history.flush()
+        self._notify(round, clients.answered, time.perf_counter() - start)
+        return state
+
+    def finish(self, state: State) -> Result:
+        assert self.context is not None
+        history = self.context.recorder.history
+        history.flush()
+        summary = summarize(history, self.config)
         if self.keep:
-            write_json(checkpoint.folder / "summary.json", summary)
+            write_json(self.folder / "summary.json", summary)
         for tracker in self.trackers:
             tracker.finish(summary)
-        return Result(summary, self.history, state, out)
+        return Result(summary, history, state, self.folder if self.keep else None)
 
     def _engine(self) -> Engine:
         options = self.options
-        if self.connect is not None:
-            return self.connect(self.spec, self.checkpoint)
+        limit = options.time_limit or None
         if options.engine == "ray":
             from fedkin.engine.ray import Ray
 
-            limit = options.time_limit or None
             return Ray(self.spec, options.workers, address=options.ray_address, time_limit=limit)
         if options.engine == "serial" or not hasattr(os, "fork"):
             return Serial(self.spec)
         workers = options.workers or os.cpu_count() or 1
-        return Pool(self.spec, min(workers, len(self.spec.federation)), time_limit=options.time_limit or None)
+        return Pool(self.spec, min(workers, len(self.spec.federation)), time_limit=limit)
 
-    def _present(self, round: int) -> Server:
-        """The server's view of the clients that are there in this round."""
-        arrive, leave = self.options.arrive, self.options.leave
-        if not arrive and not leave:
-            return self.fed
-        there = [c for c in range(self.fed.size) if arrive.get(c, 1) <= round < leave.get(c, round + 1)]
-        return replace(self.fed, ids=torch.tensor(there, dtype=torch.long))
-
-    def _check_presence(self) -> None:
-        for word, times in (("arrive", self.options.arrive), ("leave", self.options.leave)):
-            for client in times:
-                if not 0 <= client < self.fed.size:
-                    raise ValueError(f"{word} names client {client}; there are clients 0 to {self.fed.size - 1}.")
-        for client in self.options.arrive.keys() | self.options.leave.keys():
-            first, gone = self.options.arrive.get(client, 1), self.options.leave.get(client)
-            if first < 1 or (gone is not None and gone <= first):
-                raise ValueError(
-                    f"Client {client} arrives in round {first} and leaves in round {gone}: it must arrive in round 1 "
-                    "or later, and leave after that."
-                )
-        for round in range(1, self.options.rounds + 1):
-            if not len(self._present(round).ids):
-                raise ValueError(f"Nobody is there in round {round}: change arrive={self.options.arrive} or leave.")
-
-    def _scheduled(self, round: int) -> bool:
-        """Are all clients measured after this round, however many rounds there are?"""
-        every = self.options.evaluate_every
-        return bool(every and round % every == 0)
-
-    def _round(self, state: State, round: int) -> State:
-        method = self.spec.method
-        present = self._present(round)
+    def _select(self, state: State, round: int) -> Tensor:
+        method, present = self.spec.method, self.presence.server(round)
         ids = method.select(state, present, round)
         if absent := sorted(set(ids.tolist()) - set(present.ids.tolist())):
             raise ValueError(
-                f"{type(method).__name__}.select chose clients {absent} in round {round}; they are not there: choose "
+                f"{type(method).__name__}.select chose clients {absent} in round {round}; they are not present: choose "
                 "from fed.ids."
             )
+        return ids
+
+    def _scheduled(self, round: int) -> bool:
+        """Is there an evaluation of all clients after this round, however many rounds there are?"""
+        every = self.options.evaluate_every
+        return bool(round and every and round % every == 0)
+
+    def _evaluate(self, state: State, round: int) -> None:
         assert self.context is not None
-        clients = RoundClients(self.context, round, ids, measure=not self._scheduled(round))
-        answered = True
-        try:
-            state = method.round(state, clients)
-        except NoReplies:
-            answered = False
-            self.history.add(round, None, "lost_round", True)
-        self._answered, tally = clients.answered, clients.tally
-        for client in sorted(tally.down):
-            self.history.add(round, client, "bytes_down", tally.down[client])
-            self.history.add(round, client, "bytes_up", tally.up[client])
-            self.history.add(round, client, "flops", tally.flops[client])
-        compute, communication = tally.seconds(self.device)
-        self.history.add(round, None, "compute_seconds", compute)
-        self.history.add(round, None, "communication_seconds", communication)
-        if answered:  # else the state still tells of the round before: what happened once would be told twice
-            self._describe(state, round)
-        return state
+        keep = self.keep and self.options.save_models and round == self.options.rounds
+        models = self.folder / "models" if keep else None
+        evaluate_all(self.context, state, round, self.presence.server(round).ids, models)
 
-    def _describe(self, state: State, round: int) -> None:
-        method = self.spec.method
-        for metric, value in method.describe(state).items():
-            self.history.add(round, None, metric, _plain(value))
-            if metric == "clusters" and self.spec.federation.groups is not None:
-                truth = self.spec.federation.groups.tolist()
-                pairs = [(t, c) for t, c in zip(truth, _plain(value)) if c is not None and c >= 0]
-                if len(pairs) > 1:
-                    self.history.add(round, None, "rand_index", rand_index(*zip(*pairs)))
-        if len(self.spec.federation) <= MIXING_LIMIT and (mixing := method.mixing(state)) is not None:
-            parts = len(mixing) if isinstance(mixing, dict) else 1
-            if round == 1 or round % ceil(parts * len(self.spec.federation) ** 2 / MIXING_CELLS) == 0:
-                self.history.add(round, None, "mixing", _plain(mixing))
-
-    def _sweep(self, state: State, round: int, *, models: bool) -> None:
-        """Measure every client with what the server would send it now; nothing of it has an effect on the run."""
-        ids = self._present(round).ids
-        folder = self.checkpoint.folder / "models" if models and self.keep and self.options.save_models else None
-        tasks = [
-            Task(round + 1, place, client, "", self.checkpoint.client(client), None, True, folder)
-            for place, client in enumerate(ids.tolist())
-        ]
+    def _notify(self, round: int, answered: int, seconds: float) -> None:
+        """Tell trackers of the round, with the scores of the latest state that was measured."""
         assert self.context is not None
-        files = {}
-        outcomes = self.context.engine.run(tasks, self.spec.method.send(state, ids))
-        explain(outcomes)
-        for outcome in outcomes:
-            for note in outcome.notes:
-                self.history.add(round, outcome.client, "note", note, "all")
-            if outcome.error:
-                self.history.add(round, outcome.client, "unmeasured", outcome.error, "all")
-            for metric, value in outcome.scores.items():
-                self.history.add(round, outcome.client, metric, value, "all")
-            if outcome.model:
-                files[self.spec.federation.names[outcome.client]] = outcome.model
-        if folder is not None and files:
-            write_json(folder / "index.json", files)
-            for path in folder.glob("*.safetensors"):
-                if path.name not in files.values():
-                    path.unlink()
-
-    def _notify(self, round: int, seconds: float) -> None:
-        scope = "all" if self._scheduled(round) or round == self.options.rounds else "round"
-        metrics: dict[str, float] = {"seconds": seconds, "clients": float(self._answered)}
-        news = self.history.records[self._mark :]  # not the whole history: a round must not cost more the later it is
-        for metric in ("personal", "received", "personal_loss"):
-            if values := [r.value for r in news if r.metric == metric and r.scope == scope and r.value is not None]:
-                metrics[metric] = sum(values) / len(values)
+        recorder = self.context.recorder
         if self.keep:
-            with open(self.checkpoint.folder / "timing.jsonl", "a") as f:
-                f.write(json.dumps({"round": round, "seconds": _plain(seconds), "answers": self._answered}) + "\n")
+            with open(self.folder / "timing.jsonl", "a") as f:
+                f.write(json.dumps({"round": round, "seconds": plain(seconds), "answers": answered}) + "\n")
+        before, now = recorder.means(round - 1), recorder.means(round)
         for tracker in self.trackers:
-            tracker.round(round, metrics)
+            if before:
+                tracker.participants(round - 1, before)
+            tracker.round(round, {"seconds": seconds, "clients": float(answered), **now})
 
 
-def _row(module: torch.nn.Module, like: Network) -> Tensor:
+def _vector(module: torch.nn.Module, like: Network) -> Tensor:
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     return like.layout.flatten({k: v.detach() for k, v in tensors.items()})
 
 
 def _hash(module: torch.nn.Module) -> str:
-    """Of the initial model: a run does not go on with another one of the same name."""
+    """A digest of the initial model: a run does not go on with another one of the same name."""
     digest = hashlib.blake2b(digest_size=8)
     for name, value in module.state_dict().items():
         digest.update(name.encode() + value.detach().contiguous().numpy().tobytes())
@@ -329,33 +282,6 @@ def _hash(module: torch.nn.Module) -> str:
 
 def _name(source: Source) -> str:
     return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
-
-
-def _plain(value: Any) -> Any:
-    """For JSON: plain numbers and lists, of six digits; what is not finite becomes null."""
-    if isinstance(value, Tensor):
-        value = value.detach().numpy()
-    if isinstance(value, np.ndarray):
-        if not np.issubdtype(value.dtype, np.floating) or not np.isfinite(value).all():
-            return _plain(value.tolist())
-        with np.errstate(divide="ignore"):
-            digits = 10.0 ** (5 - np.floor(np.log10(np.abs(value.astype(float)))))
-        return np.where(value == 0, 0.0, np.round(value * np.where(value == 0, 1, digits)) / digits).tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if isfinite(value) else None
-    return value
-
-
-def _clear(place: Path) -> None:
-    """Remove what a run has written there, and nothing else."""
-    for name in ("config.json", "history.jsonl", "summary.json", "timing.jsonl", "report.html"):
-        (place / name).unlink(missing_ok=True)
-    for name in ("models", "checkpoint"):
-        shutil.rmtree(place / name, ignore_errors=True)
 
 
 if sys.platform == "win32":  # pragma: no cover

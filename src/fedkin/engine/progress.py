@@ -1,4 +1,4 @@
-"""A run on the terminal: a bar with round, loss, accuracy, clients a second and time left. Silent where none is."""
+"""Progress on the terminal: a bar with round, loss, accuracy, clients per second and time left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedkin.engine.trackers import Tracker
 
-WARNINGS = 5  # a run with many lost replies must not drown its own progress
+WARNINGS = 5  # a run with many lost replies must not hide its own progress
 
 
 class Terminal(Tracker):
@@ -26,7 +26,7 @@ class Terminal(Tracker):
             TimeRemainingColumn(),
         )
         self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
-        self._label, self._warned = label, 0
+        self._label, self._warned, self._scores = label, 0, ""
 
     def start(self, config: dict[str, Any], done: int) -> None:
         total = config["options"]["rounds"]
@@ -34,19 +34,20 @@ class Terminal(Tracker):
         self._progress.start()
         self._begin = time.monotonic()
 
-    def round(self, round: int, metrics: dict[str, float]) -> None:
-        parts = []
-        if "personal_loss" in metrics:
-            parts.append(f"loss {metrics['personal_loss']:.3f}")
+    def participants(self, round: int, metrics: dict[str, float]) -> None:
         if "personal" in metrics:
-            parts.append(f"accuracy {metrics['personal']:.1%}")
-        parts.append(f"{metrics['clients'] / max(metrics['seconds'], 1e-9):.0f} clients/s")
-        self._progress.update(self._task, completed=round, text=", ".join(parts))
+            loss, accuracy = metrics["personal_loss"], metrics["personal"]
+            self._scores = f"after round {round}: loss {loss:.3f}, accuracy {accuracy:.1%}, "
+
+    def round(self, round: int, metrics: dict[str, float]) -> None:
+        self.participants(round, metrics)
+        speed = f"{metrics['clients'] / max(metrics['seconds'], 1e-9):.0f} clients/s"
+        self._progress.update(self._task, completed=round, text=self._scores + speed)
 
     def warn(self, text: str) -> None:
         self._warned += 1
         if self._warned <= WARNINGS:
-            more = " (further ones only in the history)" if self._warned == WARNINGS else ""
+            more = " (more of these only in the history)" if self._warned == WARNINGS else ""
             self._console.print(f"{self._label}: {text}{more}", highlight=False, markup=False)
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -55,7 +56,7 @@ class Terminal(Tracker):
 
 @contextmanager
 def counting(label: str, console: Console) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar over many runs with the time left; where there is no terminal, a line for each run that has ended."""
+    """A bar over many runs with the time left. Without a terminal: a line for each run that has ended."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(label)

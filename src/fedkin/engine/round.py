@@ -1,4 +1,4 @@
-"""One round's exchanges with clients: ask, check what comes back, count what it cost, and write down who failed."""
+"""One round's exchanges with clients: ask them, check their replies, count the cost, record who failed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from torch import Tensor
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.costs import Tally, message_bytes, nbytes
 from fedkin.engine.options import Options
-from fedkin.engine.runner import ClientError, Outcome, RunSpec, Task, client_seed
+from fedkin.engine.recorder import Recorder
+from fedkin.engine.runner import ClientError, Outcome, RunSpec, Task, Work, client_seed
 from fedkin.engine.trackers import Tracker
-from fedkin.protocol import Message, Replies, Reply, Server, is_client_function
-from fedkin.results.history import History
+from fedkin.protocol import Message, Method, Replies, Reply, Server, State, is_client_function
+from fedkin.results.store import equal
 
 
 class Engine(Protocol):
-    def run(self, tasks: list[Task], message: Message) -> list[Outcome]: ...
+    """Runs work at clients: in this process, in a pool of processes, on a Ray cluster, or at remote sites."""
+
+    def run(self, work: Sequence[Work], message: Message) -> list[Outcome]:
+        """The outcome of every piece of work, in the order given."""
 
     def close(self) -> None: ...
 
@@ -31,27 +35,32 @@ class NoReplies(Exception):
 
 @dataclass
 class RunContext:
-    """What a run has at hand."""
+    """Per-run context shared by all rounds."""
 
     spec: RunSpec
     options: Options
     fed: Server
     checkpoint: Checkpoint
-    history: History
+    recorder: Recorder
     engine: Engine
     trackers: Sequence[Tracker]
 
+    def warn(self, text: str) -> None:
+        for tracker in self.trackers:
+            tracker.warn(text)
+
 
 class RoundClients:
-    """The `Clients` of one round."""
+    """The `Clients` of one round. With `measure`, participants are scored before their work (see `Task.measure`)."""
 
-    def __init__(self, context: RunContext, round: int, ids: Tensor, *, measure: bool) -> None:
+    def __init__(self, context: RunContext, round: int, ids: Tensor, state: State, *, measure: bool) -> None:
         if not len(ids):
             raise ValueError(f"{type(context.spec.method).__name__}.select chose nobody in round {round}.")
         self.ids = ids
         self.tally = Tally()
         self.answered = 0
-        self._context, self._round, self._count, self._measure = context, round, 0, measure
+        self._context, self._round, self._state = context, round, state
+        self._count, self._measure = 0, measure
 
     def run(self, function: Callable[..., Reply], message: Message) -> Replies:
         context, checkpoint, round = self._context, self._context.checkpoint, self._round
@@ -60,47 +69,53 @@ class RoundClients:
             raise ValueError(f"{name} is not marked as a client function: put @client_function above it.")
         _check_message(message, len(self.ids))
         self._count += 1
-        measure = name == "local" and self._measure
+        measure = self._measures(name, message)
         asked = self.ids.tolist()
-        first = {client: place for place, client in reversed(list(enumerate(asked)))}  # a client may be asked twice
+        first = {client: position for position, client in reversed(list(enumerate(asked)))}  # one may be asked twice
         tasks = [
             Task(
                 round,
-                place,
+                position,
                 client,
                 name,
                 checkpoint.client(client),
                 checkpoint.next(client, round, self._count),
                 measure,
             )
-            for client, place in first.items()
+            for client, position in first.items()
         ]
         outcomes = {o.client: o for o in context.engine.run(tasks, message)}
         self._account(outcomes, tasks, message)
         good = self._good(outcomes, name)
         self.answered += len(good)
-        places = [place for place, client in enumerate(asked) if client in good]
-        if not places:
+        positions = [position for position, client in enumerate(asked) if client in good]
+        if not positions:
             explain(list(outcomes.values()))
             raise NoReplies
-        ids = self.ids[places]
-        rows = [good[client].body for client in ids.tolist()]
-        body = tuple(_stacked([row[part] for row in rows]) for part in range(len(rows[0])))
+        ids = self.ids[positions]
+        bodies = [good[client].body for client in ids.tolist()]
+        body = tuple(_stacked([parts[part] for parts in bodies]) for part in range(len(bodies[0])))
         seed = client_seed(context.options.seed, round, 1 << 40) + self._count
-        return Replies(ids, context.fed.n[ids], body, torch.tensor(places), seed)
+        return Replies(ids, context.fed.n[ids], body, torch.tensor(positions), seed)
+
+    def _measures(self, name: str, message: Message) -> bool:
+        """Would an evaluation after the round before have sent this very message, to clients in the same state?"""
+        method = self._context.spec.method
+        if not (self._measure and name == "local" and self._count == 1):
+            return False
+        return type(method).round is Method.round or equal(method.send(self._state, self.ids), message)
 
     def _account(self, outcomes: dict[int, Outcome], tasks: list[Task], message: Message) -> None:
-        context = self._context
+        context, recorder = self._context, self._context.recorder
         for task in tasks:
             outcome = outcomes[task.client]
             up = nbytes(outcome.body)
             self.tally.add(task.client, down=message_bytes(message, task.position), up=up, flops=outcome.flops)
             if outcome.has_state and not outcome.error and task.new_state is not None:
                 context.checkpoint.commit(task.client, task.new_state)
-            for metric, value in outcome.scores.items():
-                context.history.add(self._round, task.client, metric, value, "round")
-            for note in outcome.notes:
-                context.history.add(self._round, task.client, "note", note)
+            recorder.participants(self._round - 1, task.client, outcome.scores)
+        for task in tasks:
+            recorder.notes(self._round, task.client, outcomes[task.client].notes)
 
     def _good(self, outcomes: dict[int, Outcome], name: str) -> dict[int, Outcome]:
         """Those that answered as they should; the others are named in the history."""
@@ -116,9 +131,8 @@ class RoundClients:
             if not error and self._gets_lost(client):
                 error = "lost on the way"
             if error:
-                context.history.add(self._round, client, "dropped", error)
-                for tracker in context.trackers:
-                    tracker.warn(f"client {client} dropped: {error}")
+                context.recorder.dropped(self._round, client, error)
+                context.warn(f"client {client} dropped: {error}")
             else:
                 good[client] = outcome
         return good
@@ -131,7 +145,7 @@ class RoundClients:
 
 
 def explain(outcomes: list[Outcome]) -> None:
-    """Where every client failed by itself, it is a fault of the method or its settings, not bad luck."""
+    """Raise if every client failed: that is a bug or a bad setting, not bad luck."""
     failed = [o for o in outcomes if o.error]
     if len(failed) == len(outcomes):
         raise ClientError(
@@ -144,13 +158,13 @@ def _shape(outcome: Outcome) -> tuple[tuple[tuple[int, ...], str], ...]:
     return tuple((tuple(a.shape), str(a.dtype).removeprefix("torch.")) for a in outcome.body)
 
 
-def _stacked(rows: list[Tensor]) -> Tensor | list[Tensor]:
-    if all(row.shape == rows[0].shape for row in rows):
-        return torch.stack(rows)
-    return rows
+def _stacked(arrays: list[Tensor]) -> Tensor | list[Tensor]:
+    if all(array.shape == arrays[0].shape for array in arrays):
+        return torch.stack(arrays)
+    return arrays
 
 
 def _check_message(message: Message, count: int) -> None:
     for part in message.own:
         if len(part) != count:
-            raise ValueError(f"send made {len(part)} rows of `own` for {count} clients: one for each is needed.")
+            raise ValueError(f"send made {len(part)} entries of `own` for {count} clients: one for each is needed.")

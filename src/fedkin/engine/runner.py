@@ -35,19 +35,40 @@ class RunSpec:
 
 
 class Task(NamedTuple):
-    """One call at one client. `function` is "" where the client is only measured."""
+    """Call one client function at one client."""
 
     round: int
     position: int
     client: int
     function: str
     state: Path | None
-    """The client's private state, None before it has any."""
+    """File of the client's private state, None before it has any."""
     new_state: Path | None
-    """Where its next state is written."""
-    measure: bool
+    """File for its next private state."""
+    measure: bool = False
+    """Also score the model that the client has before this work: the state of the server after the round before."""
+
+    @property
+    def hook(self) -> str:
+        return self.function
+
+
+class Evaluation(NamedTuple):
+    """Score one client with what the server would send it after `round`. Nothing changes by it."""
+
+    round: int
+    position: int
+    client: int
+    state: Path | None
     models: Path | None = None
     """Folder in which the personal model is kept."""
+
+    @property
+    def hook(self) -> str:
+        return "personal"
+
+
+Work = Task | Evaluation
 
 
 class Outcome(NamedTuple):
@@ -63,22 +84,21 @@ class Outcome(NamedTuple):
     model: str = ""
     """File name of the personal model, where it was kept."""
     notes: tuple[str, ...] = ()
-    """What went wrong on the way and was put right: it is written to the history."""
-
-
-def failed(task: Task, why: str) -> Outcome:
-    """Of a task that gave no answer."""
-    text = f"round {task.round}, client {task.client}, hook {task.function or 'personal'}: {why}"
-    return Outcome(task.position, task.client, (), False, {}, 0.0, 0.0, text)
-
-
-def memory_of(array: Tensor) -> tuple[object, ...]:
-    """The same for two arrays that are one stretch of memory, seen in the same way. Only while both are alive."""
-    return array.data_ptr(), tuple(array.shape), array.stride(), array.dtype
+    """Problems on the way that were solved; they are written to the history."""
 
 
 class ClientError(RuntimeError):
-    """An error in a client's code, with the place where it happened."""
+    """An error in a client's code, with the round, the client and the hook in which it happened."""
+
+
+def failed(work: Work, why: str) -> Outcome:
+    """The outcome of work that gave no answer."""
+    return Outcome(work.position, work.client, (), False, {}, 0.0, 0.0, _where(work, work.hook, why))
+
+
+def memory_of(array: Tensor) -> tuple[object, ...]:
+    """A key that two arrays share if they are the same memory, read in the same way. Valid while both exist."""
+    return array.data_ptr(), tuple(array.shape), array.stride(), array.dtype
 
 
 def client_seed(seed: int, round: int, client: int) -> int:
@@ -86,76 +106,100 @@ def client_seed(seed: int, round: int, client: int) -> int:
 
 
 class ClientRunner:
-    """One place where clients' work is done: a network to work in, and the job."""
+    """Runs client functions, one after the other, in a network of its own."""
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
         self.net = Network(spec.make(), spec.federation.example, spec.head)
         self.hook = ""
 
-    def perform(self, task: Task, message: Message) -> Outcome:
-        """Do the task; errors come back as data."""
+    def perform(self, work: Work, message: Message) -> Outcome:
+        """Do the work. Errors of the client's code come back as data."""
         start = time.perf_counter()
-        self.hook = task.function
+        self.hook = work.hook
         try:
-            return self._perform(task, message)._replace(seconds=time.perf_counter() - start)
-        except Exception as error:
-            text = f"round {task.round}, client {task.client}, hook {self.hook}: {type(error).__name__}: {error}"
+            if isinstance(work, Evaluation):
+                return self._evaluate(work, message)._replace(seconds=time.perf_counter() - start)
+            client = self._client(work, work.round)
+            untouched = copied(message) if work.measure else message
+            self.net.cost = 0.0
+            reply = _checked(getattr(self.spec.method, work.function)(client, message), work.function)
+            flops = self.net.cost
+            scores = self._scores_before(work, client, untouched, reply) if work.measure else {}
+            has_state = bool(reply.state or work.state)
+            if has_state and work.new_state is not None:
+                save_state(work.new_state, reply.state)
             seconds = time.perf_counter() - start
-            return Outcome(task.position, task.client, (), False, {}, 0.0, seconds, text, traceback.format_exc())
+            return Outcome(work.position, work.client, reply.body, has_state, scores, flops, seconds, "")
+        except Exception as error:
+            text = _where(work, self.hook, f"{type(error).__name__}: {error}")
+            seconds = time.perf_counter() - start
+            return Outcome(work.position, work.client, (), False, {}, 0.0, seconds, text, traceback.format_exc())
 
-    def _perform(self, task: Task, message: Message) -> Outcome:
+    def _client(self, work: Work, round: int) -> Client:
+        """The client as it enters a round, with the random generator at its start."""
         spec = self.spec
-        before: State = load_state(task.state) if task.state else spec.method.init_client()
-        data = spec.federation.data(task.client, with_test=spec.method.sees_test)
-        client = Client(before, data, client_seed(spec.seed, task.round, task.client), self.net, spec.training)
+        data = spec.federation.data(work.client, with_test=spec.method.sees_test)
+        seed = client_seed(spec.seed, round, work.client)
+        client = Client(self._state(work), data, seed, self.net, spec.training)
         # not torch.manual_seed: that queues a call with a stack trace for a CUDA that is not there, each time
         torch.default_generator.manual_seed(client.seed)
-        self.net.cost = 0.0
-        done: Reply | None = None
-        if task.function:
-            done = _checked(getattr(spec.method, task.function)(client, message), task.function)
-        flops = self.net.cost
-        scores, kept = self._measure(task, client, message, done) if task.measure else ({}, "")
-        wrote = done is not None and bool(done.state or task.state)
-        if wrote and done is not None and task.new_state is not None:
-            save_state(task.new_state, done.state)
-        body = done.body if done is not None else ()
-        return Outcome(task.position, task.client, body, wrote, scores, flops, 0.0, "", model=kept)
+        return client
 
-    def _measure(
-        self, task: Task, client: Client, message: Message, done: Reply | None
-    ) -> tuple[dict[str, float], str]:
-        method, before = self.spec.method, client
-        cache = [] if done is None else [done]
+    def _state(self, work: Work) -> State:
+        return load_state(work.state) if work.state else self.spec.method.init_client()
+
+    def _evaluate(self, work: Evaluation, message: Message) -> Outcome:
+        # with the seed of the next round: `trained()` is what the client would do in it
+        client = self._client(work, work.round + 1)
+        made: list[Reply] = []
 
         def trained() -> Reply:
-            if not cache:
-                torch.default_generator.manual_seed(before.seed)
-                cache.append(_checked(method.local(before, message), "local"))
-            return cache[0]
+            if not made:
+                worker = client._replace(state=self._state(work))  # its work may write into what it is given
+                torch.default_generator.manual_seed(client.seed)
+                made.append(_checked(self.spec.method.local(worker, copied(message)), "local"))
+            return made[0]
 
-        if done is not None:
-            client = client._replace(state=done.state)
+        scores, personal = self._scores(work.client, client, message, trained)
+        model = self._keep(personal, work.models) if work.models is not None else ""
+        return Outcome(work.position, work.client, (), False, scores, 0.0, 0.0, "", model=model)
+
+    def _scores_before(self, work: Task, client: Client, message: Message, reply: Reply) -> dict[str, float]:
+        """What an evaluation after the round before would have measured here. The training it needs is done."""
+        after = torch.default_generator.get_state()
+        client = client._replace(state=self._state(work))  # its work may have written into the other
+        torch.default_generator.manual_seed(client.seed)
+
+        def trained() -> Reply:
+            torch.default_generator.set_state(after)
+            return reply
+
+        return self._scores(work.client, client, message, trained)[0]
+
+    def _scores(
+        self, number: int, client: Client, message: Message, trained: Callable[[], Reply]
+    ) -> tuple[dict[str, float], Model]:
+        method, data = self.spec.method, client.data
         self.hook = "received"
         received = method.received(client, message)
         self.hook = "personal"
         personal = method.personal(client, message, trained)
         self.hook = "predict"
-        test = self.spec.federation.test(task.client)
+        test = self.spec.federation.test(number)
         scores: dict[str, float] = {}
         scores["personal"], scores["personal_loss"] = self._score(client, personal, test)
-        if len(client.data.validation.y):
-            scores["validation"], scores["validation_loss"] = self._score(client, personal, client.data.validation)
+        if len(data.validation.y):
+            scores["validation"], scores["validation_loss"] = self._score(client, personal, data.validation)
         if received is personal:
             scores["received"], scores["received_loss"] = scores["personal"], scores["personal_loss"]
         elif received is not None:
             scores["received"], scores["received_loss"] = self._score(client, received, test)
-        return scores, self._keep(personal, task.models) if task.models is not None else ""
+        return scores, personal
 
-    def _score(self, client: Client, model: Model, rows: Examples) -> tuple[float, float]:
+    def _score(self, client: Client, model: Model, examples: Examples) -> tuple[float, float]:
         with torch.no_grad():
-            return score(lambda x: self.spec.method.predict(client, model, x), self.net, rows)
+            return score(lambda x: self.spec.method.predict(client, model, x), self.net, examples)
 
     def _keep(self, personal: Model, folder: Path) -> str:
         """The personal model as a file named by its content: clients that use the same model share the file."""
@@ -167,8 +211,19 @@ class ClientRunner:
         return name
 
 
+def copied(message: Message) -> Message:
+    """A client may write into what it received; nobody else must see that."""
+    return Message(
+        tuple(a.clone() for a in message.shared), tuple(a.clone() if hasattr(a, "clone") else a for a in message.own)
+    )
+
+
+def _where(work: Work, hook: str, why: str) -> str:
+    return f"round {work.round}, client {work.client}, hook {hook}: {why}"
+
+
 def _checked(value: object, function: str) -> Reply:
-    """The reply in its plain form, or an error that says what is wrong with it."""
+    """The reply in its plain form. Raise with what is wrong with it."""
     if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], dict)):
         raise TypeError(f"{function} must return Reply(state, body); it returned a {type(value).__name__}.")
     state, parts = value

@@ -1,10 +1,12 @@
-"""The one-by-one engine, for debugging: everything in this process, errors raised with round, client and hook."""
+"""The serial engine, for debugging: everything in this process. The first error of a client's code stops the run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from fedkin.engine.runner import ClientError, ClientRunner, Outcome, RunSpec, Task
+from fedkin.engine.runner import ClientError, ClientRunner, Outcome, RunSpec, Work, copied
 from fedkin.protocol import Message
 
 
@@ -12,26 +14,19 @@ class Serial:
     def __init__(self, spec: RunSpec) -> None:
         self._runner = ClientRunner(spec)
 
-    def run(self, tasks: list[Task], message: Message) -> list[Outcome]:
+    def run(self, work: Sequence[Work], message: Message) -> list[Outcome]:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in a worker, for the same bits
         try:
-            out = []
-            for task in tasks:
-                outcome = self._runner.perform(task, copied(message.for_position(task.position)))
+            outcomes = []
+            for item in work:
+                outcome = self._runner.perform(item, copied(message.for_position(item.position)))
                 if outcome.error:
                     raise ClientError(f"{outcome.error}\n\n{outcome.trace}")
-                out.append(outcome)
-            return out
+                outcomes.append(outcome)
+            return outcomes
         finally:
             torch.set_num_threads(threads)
 
     def close(self) -> None:
         pass
-
-
-def copied(message: Message) -> Message:
-    """A client may write into what it received; nobody else is to see that."""
-    return Message(
-        tuple(a.clone() for a in message.shared), tuple(a.clone() if hasattr(a, "clone") else a for a in message.own)
-    )

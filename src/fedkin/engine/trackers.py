@@ -1,4 +1,4 @@
-"""Where a run reports to while it goes on: the terminal, TensorBoard, MLflow, Weights & Biases, or your own."""
+"""Trackers: a run reports to them while it goes on. TensorBoard, MLflow, Weights & Biases, or your own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Any
 
 
 class Tracker:
-    """Replace what you need; every hook does nothing by itself."""
+    """Override the hooks you need; the defaults do nothing."""
 
     def start(self, config: dict[str, Any], done: int) -> None:
-        """Before the first round that is still to be done; `done` rounds are behind a run that goes on."""
+        """Before the first round that is left to do; `done` rounds of a resumed run are finished."""
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
-        """After each round: means over the clients measured in it, seconds, and how many clients answered."""
+        """After each round: seconds, the number of clients that answered, and mean scores over all clients if they
+        were evaluated after this round."""
+
+    def participants(self, round: int, metrics: dict[str, float]) -> None:
+        """Mean scores of the state after `round`, over the participants of the next round. Called during that next
+        round, for rounds after which not all clients are evaluated; `round` 0 is the initial model."""
 
     def warn(self, text: str) -> None:
         """A client was dropped from a round, or the method says before round 1 why it cannot act."""
@@ -33,6 +38,9 @@ class TensorBoard(Tracker):
     def round(self, round: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, round)
+
+    def participants(self, round: int, metrics: dict[str, float]) -> None:
+        self.round(round, metrics)
 
     def finish(self, summary: dict[str, Any]) -> None:
         self._writer.close()
@@ -54,6 +62,9 @@ class MLflow(Tracker):
     def round(self, round: int, metrics: dict[str, float]) -> None:
         self._mlflow.log_metrics(metrics, step=round)
 
+    def participants(self, round: int, metrics: dict[str, float]) -> None:
+        self.round(round, metrics)
+
     def finish(self, summary: dict[str, Any]) -> None:
         self._mlflow.log_metrics({k: v for k, v in flat(summary).items() if isinstance(v, int | float)})
         self._mlflow.end_run()
@@ -72,6 +83,9 @@ class WandB(Tracker):
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
         self._run.log(metrics, step=round)
+
+    def participants(self, round: int, metrics: dict[str, float]) -> None:
+        self.round(round, metrics)
 
     def finish(self, summary: dict[str, Any]) -> None:
         self._run.summary.update(flat(summary))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.results.history import History, Record
+from fedkin.results.history import ALL, PARTICIPANTS, History, Record
 
 REFERENCE = "local"
 FINE = 10_000  # mixing weights are kept as whole numbers of this part
@@ -222,9 +222,11 @@ class _Book:
         round, client, metric, value, scope = row
         self.done = max(self.done, round)
         if metric in self.scores and client is not None:
+            if scope not in (ALL, PARTICIPANTS) or not round:
+                return  # not of the state after a round: it has no place on a curve
             table = self.scores[metric].setdefault(round, {})
-            if scope == "all" and (round, metric) not in self._swept:
-                table.clear()  # what was measured during the round gives way to what is there after it
+            if scope == ALL and (round, metric) not in self._swept:
+                table.clear()
                 self._swept.add((round, metric))
                 self.swept.add(round)
             if value is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,8 +17,10 @@ from fedkin.data.federation import Federation
 from fedkin.engine.loop import run
 from fedkin.engine.trackers import Tracker
 from fedkin.methods import method as by_name
+from fedkin.protocol import Method
 from fedkin.report import tables
-from fedkin.results.store import write_json
+from fedkin.results.folder import Folder, check, check_label, inside, remove_run
+from fedkin.results.store import write_bytes, write_json
 
 REFERENCE = "local"
 
@@ -98,45 +102,76 @@ def compare(
     seeds: int = 1,
     first_seed: int = 0,
     out: str | Path | None = None,
+    fresh: bool = False,
     setting: str = "",
     tracker: Callable[[str], Sequence[Tracker]] = lambda label: (),
     **settings: Any,
 ) -> Comparison:
     """Run every method with every seed. `federations(seed)` makes the data of a seed; methods are names, with options
-    after commas: `fedprox,mu=1`. With `out`, each run has its folder and finished ones are not run again."""
-    if not methods:
-        raise ValueError("compare needs at least one method.")
-    repeated = sorted({m for m in methods if list(methods).count(m) > 1})
-    if repeated:
-        raise ValueError(f"{', '.join(repeated)} is named twice: give each method once.")
-    parsed = {label: by_name(name, **fields) for label in methods for name, fields in [parse(label)]}
+    after commas: `fedprox,mu=1`. With `out`, each run has its folder and finished ones are not run again, unless
+    `fresh` removes them first."""
+    parsed = _methods(methods)
     accuracy: dict[str, dict[tuple[int, int], float]] = {label: {} for label in methods}
     summaries: dict[str, list[dict[str, Any]]] = {label: [] for label in methods}
     wall: dict[str, float] = dict.fromkeys(methods, 0.0)
-    for seed in range(first_seed, first_seed + seeds):
-        federation = federations if isinstance(federations, Federation) else federations(seed)
-        for label, method in parsed.items():
-            place = Path(out) / folder(label) / f"seed-{seed}" if out is not None else None
-            begin = time.perf_counter()
-            result = run(
-                method,
-                federation,
-                seed=seed,
-                label=label,
-                out=place,
-                trackers=tracker(f"{label}, seed {seed}"),
-                **settings,
-            )
-            wall[label] += time.perf_counter() - begin
-            summaries[label].append(result.summary)
-            last = result.history.values("personal", round=result.summary["rounds"])
-            accuracy[label].update({(seed, client): value for client, value in last.items()})
-    lines = [_line(m, summaries[m], accuracy[m], accuracy.get(REFERENCE), wall[m]) for m in methods]
-    comparison = Comparison(tuple(lines), setting)
-    if out is not None:
-        write_json(Path(out) / "comparison.json", comparison.to_json())
-        (Path(out) / "comparison.md").write_text(comparison.markdown())
+    with contextlib.ExitStack() as stack:
+        if out is not None:
+            stack.enter_context(Folder(out, "comparison"))
+            if fresh:
+                start_over(out, methods)
+        for seed in range(first_seed, first_seed + seeds):
+            federation = federations if isinstance(federations, Federation) else federations(seed)
+            for label, method in parsed.items():
+                begin = time.perf_counter()
+                result = run(
+                    method,
+                    federation,
+                    seed=seed,
+                    label=label,
+                    out=None if out is None else inside(out, check_label(label), f"seed-{seed}"),
+                    trackers=tracker(f"{label}, seed {seed}"),
+                    **settings,
+                )
+                wall[label] += time.perf_counter() - begin
+                summaries[label].append(result.summary)
+                last = result.history.values("personal", round=result.summary["rounds"])
+                accuracy[label].update({(seed, client): value for client, value in last.items()})
+        lines = [_line(m, summaries[m], accuracy[m], accuracy.get(REFERENCE), wall[m]) for m in methods]
+        comparison = Comparison(tuple(lines), setting)
+        if out is not None:
+            write_json(Path(out) / "comparison.json", comparison.to_json())
+            write_bytes(Path(out) / "comparison.md", comparison.markdown().encode())
     return comparison
+
+
+def start_over(out: str | Path, methods: Sequence[str]) -> None:
+    """Remove the runs of these methods from the folder of a comparison: all seeds, and nothing that is not theirs."""
+    found = []
+    for label in methods:
+        folder = inside(out, check_label(label))
+        if folder.is_dir():
+            names = [path.name for path in folder.iterdir() if re.fullmatch(r"seed-\d+", path.name)]
+            found += [inside(out, folder.name, name) for name in sorted(names)]
+    for path in found:
+        check(path, "run")
+    for path in found:
+        remove_run(path)
+
+
+def _methods(labels: Sequence[str]) -> dict[str, Method]:
+    """The methods that are named, by label. Every name is checked before anything runs."""
+    if not labels:
+        raise ValueError("compare needs at least one method.")
+    folders: dict[str, str] = {}
+    for label in labels:
+        if label in folders.values():
+            raise ValueError(f"{label} is named twice: give each method once.")
+        other = folders.setdefault(check_label(label), label)
+        if other != label:
+            raise ValueError(
+                f"'{other}' and '{label}' would share the folder {check_label(label)}: compare them apart."
+            )
+    return {label: by_name(name, **fields) for label in labels for name, fields in [parse(label)]}
 
 
 def parse(label: str) -> tuple[str, dict[str, Any]]:
@@ -152,10 +187,6 @@ def parse(label: str) -> tuple[str, dict[str, Any]]:
         except json.JSONDecodeError:
             fields[key.replace("-", "_")] = value
     return name, fields
-
-
-def folder(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_=.," else "_" for c in label)
 
 
 def _line(

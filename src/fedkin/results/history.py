@@ -11,6 +11,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+ALL = "all"
+PARTICIPANTS = "participants"
+
 
 class Record(NamedTuple):
     round: int
@@ -19,7 +22,8 @@ class Record(NamedTuple):
     metric: str
     value: Any
     scope: str = ""
-    """`round`: measured at a participant during the round; `all`: at every client after it."""
+    """Of scores, which are always of the state after `round`: `all` clients were evaluated, or only the `participants`
+    of the next round. (`round`, in histories of fedkin 0.1: of the state before the round, at its participants.)"""
 
 
 class History:

@@ -10,9 +10,9 @@ from fedkin.maths.fairness import fairness
 from fedkin.results.history import History
 
 PROTOCOL = (
-    "personal: the model the method says this client uses; received: the model as sent. Each on the client's own test "
-    "rows, after the last round, mean over all clients; chosen_by_validation: the measured round with the best mean "
-    "validation accuracy, never the best on test."
+    "personal: the model that the method says this client uses; received: the model as sent. Each on the client's own "
+    "test examples, after the last round, mean over all clients; chosen_by_validation: the evaluated round with the "
+    "best mean validation accuracy, never the best on test."
 )
 
 

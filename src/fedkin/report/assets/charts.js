@@ -167,6 +167,7 @@ function lineChart(
   const hair = svg("line", { y1: edge.top, y2: height - edge.bottom, stroke: token("soft"), opacity: 0 });
   chart.append(hair);
   const places = [...new Set(xs)].sort((a, b) => a - b);
+  const hideHair = () => hair.setAttribute("opacity", 0);
   function at(value, clientX, clientY) {
     hair.setAttribute("x1", x(value));
     hair.setAttribute("x2", x(value));
@@ -190,20 +191,17 @@ function lineChart(
       [el("b", {}, `${(xLabel || "").split(",")[0]} ${xFormat(value)}`), rows([...lines.slice(0, 14), ...told])],
       clientX,
       clientY,
+      hideHair,
     );
     say(near.map(({ s, p }) => `${s.name} ${yFormat(p[1], true)}`).join(", "));
   }
-  chart.addEventListener("pointermove", (event) => {
+  pointed(chart, (event) => {
     const here = x.back(event.clientX - chart.getBoundingClientRect().left);
     at(
       places.reduce((best, v) => (Math.abs(v - here) < Math.abs(best - here) ? v : best)),
       event.clientX,
       event.clientY,
     );
-  });
-  chart.addEventListener("pointerleave", () => {
-    hideTip();
-    hair.setAttribute("opacity", 0);
   });
   let step = places.length - 1;
   chart.addEventListener("keydown", (event) => {
@@ -301,25 +299,23 @@ function heatMap(
     pen.lineWidth = 2;
     pen.strokeRect(margin + j * cellW, top + i * cellH, cellW, cellH);
     const content = hover(i, j);
-    showTip(content, x, y);
+    showTip(content, x, y, clear);
     if (onCell) onCell(i, j);
     say(content.map((node) => node.textContent).join(" "));
   }
-  const leave = () => {
-    hideTip();
+  const clear = () => {
     pen.putImageData(clean, 0, 0);
     if (onCell) onCell(null);
   };
   if (hover) {
-    canvas.addEventListener("pointermove", (event) => {
+    pointed(canvas, (event) => {
       const box = canvas.getBoundingClientRect();
       const i = Math.floor((event.clientY - box.top - top) / ((cellH * box.height) / tall)),
         j = Math.floor((event.clientX - box.left - margin) / ((cellW * box.width) / width));
       if (i >= 0 && j >= 0 && i < down && j < across) point(i, j, event.clientX, event.clientY);
-      else leave();
+      else hideTip();
     });
-    canvas.addEventListener("pointerleave", leave);
-    canvas.addEventListener("blur", leave);
+    canvas.addEventListener("blur", hideTip);
     canvas.addEventListener("keydown", (event) => {
       const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
       if (!move) return;
@@ -347,15 +343,13 @@ function stackedBars(place, { items, parts, shades, format, label }) {
     let from = 0;
     const y = row * line + 5,
       total = item.parts.reduce((a, b) => a + b, 0);
-    const group = svg("g", {
-      onpointermove: (event) =>
-        showTip(
-          [el("b", {}, item.name), rows(item.parts.map((v, k) => [parts[k], format(v)]))],
-          event.clientX,
-          event.clientY,
-        ),
-      onpointerleave: hideTip,
-    });
+    const group = pointed(svg("g", {}), (event) =>
+      showTip(
+        [el("b", {}, item.name), rows(item.parts.map((v, k) => [parts[k], format(v)]))],
+        event.clientX,
+        event.clientY,
+      ),
+    );
     group.append(
       svg("rect", { x: 0, y: row * line, width, height: line, fill: "transparent" }),
       svg(

@@ -373,16 +373,17 @@ function scatter(place, dots, { xLabel, yLabel, label, height = 240 }) {
   );
   for (const d of shown)
     chart.append(
-      svg("circle", {
-        cx: x(d.x),
-        cy: y(d.y),
-        r: shown.length > 60 ? 4 : 6,
-        fill: d.fill,
-        opacity: 0.85,
-        stroke: token("panel"),
-        onpointerenter: (e) => showTip(d.tip(), e.clientX, e.clientY),
-        onpointerleave: hideTip,
-      }),
+      pointed(
+        svg("circle", {
+          cx: x(d.x),
+          cy: y(d.y),
+          r: shown.length > 60 ? 4 : 6,
+          fill: d.fill,
+          opacity: 0.85,
+          stroke: token("panel"),
+        }),
+        (e) => showTip(d.tip(), e.clientX, e.clientY),
+      ),
     );
   place.replaceChildren(chart);
 }
@@ -577,19 +578,13 @@ function dendrogram(content, method, round, gamma) {
   })(nodes.at(-1));
   order.forEach((c, i) =>
     chart.append(
-      svg("circle", {
-        cx: x(i),
-        cy: y(0),
-        r: Math.min(5, width / n / 3),
-        fill: tint(c),
-        onpointerenter: (e) =>
-          showTip(
-            clientTip(federation, c, [known(clusters?.[c]) && ["group", String(clusters[c])]]),
-            e.clientX,
-            e.clientY,
-          ),
-        onpointerleave: hideTip,
-      }),
+      pointed(svg("circle", { cx: x(i), cy: y(0), r: Math.min(5, width / n / 3), fill: tint(c) }), (e) =>
+        showTip(
+          clientTip(federation, c, [known(clusters?.[c]) && ["group", String(clusters[c])]]),
+          e.clientX,
+          e.clientY,
+        ),
+      ),
       n <= 30 ? svg("text", { x: x(i), y: height - 6, "text-anchor": "middle", "font-size": 10 }, String(c)) : "",
     ),
   );

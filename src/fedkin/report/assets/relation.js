@@ -339,10 +339,7 @@ function drawGraph(place, method, frame, part, round) {
   function highlight(c) {
     own.replaceChildren();
     for (const line of lines) line.style.opacity = c === null ? "" : 0.05;
-    if (c === null) {
-      hideTip();
-      return;
-    }
+    if (c === null) return;
     const sources = [...Array(n).keys()]
       .filter((j) => j !== c && weight(c, j) > 0)
       .sort((a, b) => weight(c, b) - weight(c, a))
@@ -376,16 +373,14 @@ function drawGraph(place, method, frame, part, round) {
       ...sources.slice(0, 4).map((j) => [`learns from ${federation.names[j]}`, percent(weight(c, j))]),
     ]);
   }
+  const clear = () => highlight(null);
   function visit(c, x, y) {
-    highlight(c);
     const content = told(c);
-    showTip(content, x, y);
+    showTip(content, x, y, clear);
+    highlight(c);
     say(content.map((node) => node.textContent).join(" "));
   }
-  dots.forEach((dot, c) => {
-    dot.addEventListener("pointerenter", (event) => visit(c, event.clientX, event.clientY));
-    dot.addEventListener("pointerleave", () => highlight(null));
-  });
+  dots.forEach((dot, c) => pointed(dot, (event) => visit(c, event.clientX, event.clientY)));
   let here = -1;
   chart.addEventListener("keydown", (event) => {
     const move = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
@@ -396,7 +391,7 @@ function drawGraph(place, method, frame, part, round) {
       [x, y] = px(at[here]);
     visit(here, box.left + x, box.top + y);
   });
-  chart.addEventListener("blur", () => highlight(null));
+  chart.addEventListener("blur", hideTip);
   place.replaceChildren(chart);
   chart.highlight = highlight;
   cancelAnimationFrame(flight);

@@ -168,7 +168,7 @@ function tiles(reference) {
 function warnings() {
   const out = [];
   for (const m of DATA.methods) {
-    if (m.sees_test) out.push(`${m.name} learned from test rows, as its paper does: its accuracies are optimiztic.`);
+    if (m.sees_test) out.push(`${m.name} learned from test rows, as its paper does: its accuracies are optimistic.`);
     const dropped = over(m, (r) => r.dropped).reduce((a, b) => a + b, 0);
     if (dropped)
       out.push(
@@ -257,7 +257,7 @@ function renderLearning() {
       el(
         "p",
         { class: "note" },
-        `Mean over clients. The band of ${DATA.methods[state.method].name} holds eight in ten of its clients. Dots: rounds after which all clients were measured; in the others, those that took part, during their work.${lacking.length ? ` Not measured for ${lacking.join(", ")}, where nothing is sent.` : ""}`,
+        `Mean over clients. The band of ${DATA.methods[state.method].name} holds eight in ten of its clients. Each point is the state after a round. Dots: measured at all clients; in between, at the participants of the next round.${lacking.length ? ` Not measured for ${lacking.join(", ")}, where nothing is sent.` : ""}`,
       ),
       numbers(["round", ...DATA.methods.map((m) => m.name)], () =>
         [...new Set(DATA.methods.flatMap((m) => m.curves[state.metric]?.round || []))]
@@ -490,16 +490,10 @@ function gainBars(place, list, told) {
     }),
   );
   const targets = list.map((g, k) =>
-    svg("rect", {
-      x: 42 + k * step,
-      y: 0,
-      width: step,
-      height,
-      fill: "transparent",
-      class: "target",
-      onpointermove: (e) => showTip(told(g), e.clientX, e.clientY),
-      onpointerleave: hideTip,
-    }),
+    pointed(
+      svg("rect", { x: 42 + k * step, y: 0, width: step, height, fill: "transparent", class: "target" }),
+      (e) => showTip(told(g), e.clientX, e.clientY),
+    ),
   );
   chart.append(...bars, svg("line", { x1: 40, x2: width, y1: y(0), y2: y(0), stroke: token("soft") }), ...targets);
   let here = -1;
@@ -630,24 +624,20 @@ function renderClients() {
       );
   order.forEach((c, i) => {
     const x = left + (i + 0.5) * step;
-    const column = svg("g", {
-      onpointermove: (e) => {
-        hit.setAttribute("opacity", 0.12);
-        showTip(
-          clientTip(federation, c, [
-            federation.validation && ["validation rows", whole(federation.validation[c])],
-            federation.test && ["test rows", whole(federation.test[c])],
-          ]),
-          e.clientX,
-          e.clientY,
-        );
-      },
-      onpointerleave: () => {
-        hit.setAttribute("opacity", 0);
-        hideTip();
-      },
-    });
     const hit = svg("rect", { x: x - step / 2, y: 0, width: step, height, fill: token("ink"), opacity: 0 });
+    const clear = () => hit.setAttribute("opacity", 0);
+    const column = pointed(svg("g", {}), (e) => {
+      showTip(
+        clientTip(federation, c, [
+          federation.validation && ["validation rows", whole(federation.validation[c])],
+          federation.test && ["test rows", whole(federation.test[c])],
+        ]),
+        e.clientX,
+        e.clientY,
+        clear,
+      );
+      hit.setAttribute("opacity", 0.12);
+    });
     column.append(
       hit,
       ...federation.labels[c].map((v, k) =>

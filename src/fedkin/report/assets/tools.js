@@ -111,25 +111,62 @@ const rampBar = () =>
     css: { background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((s) => rgb(ramp(s))).join(",")})` },
   });
 
-// ---- the tooltip, and the same words for those who do not see it
+// ---- the tooltip, and the same words for screen readers
 const tip = document.getElementById("tip");
-function showTip(content, x, y) {
+let openedAt = [0, 0], // scroll position of the page when the tooltip was shown
+  clearMarks = null; // removes what the shown element has highlighted
+function showTip(content, x, y, clear = null) {
+  if (clearMarks !== clear) clearMarks?.();
+  clearMarks = clear;
+  openedAt = [scrollX, scrollY];
   tip.replaceChildren(...[content].flat());
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
   tip.style.left = `${Math.max(6, Math.min(x + 14, innerWidth - width - 8))}px`;
   tip.style.top = `${y + height + 24 > innerHeight ? Math.max(6, y - height - 12) : y + 14}px`;
 }
-const hideTip = () => {
+function hideTip() {
   tip.hidden = true;
-};
+  clearMarks?.();
+  clearMarks = null;
+}
 const say = (text) => {
   document.getElementById("said").textContent = text;
 };
-addEventListener("scroll", hideTip, { passive: true });
+// The scroll event comes a frame late: focus may scroll the page, and the next key opens a tooltip before the event.
+addEventListener(
+  "scroll",
+  () => {
+    if (scrollX !== openedAt[0] || scrollY !== openedAt[1]) hideTip();
+  },
+  { passive: true },
+);
 addEventListener("keydown", (event) => {
   if (event.key === "Escape") hideTip();
 });
+
+// When the page scrolls or changes under a resting pointer, browsers send pointer events although nothing moved. Such
+// an event must not close a tooltip that the keyboard opened. Only screen coordinates tell: the others move with the
+// page. The position is kept after all handlers of an event have run, since enter, leave and move share it.
+let pointer = [NaN, NaN];
+const moved = (event) => event.screenX !== pointer[0] || event.screenY !== pointer[1];
+for (const kind of ["pointermove", "pointerdown"])
+  addEventListener(kind, (event) => {
+    pointer = [event.screenX, event.screenY];
+  });
+// The tooltip of a touch stays until the next touch.
+addEventListener("pointerdown", hideTip, { capture: true });
+// Shows something while the pointer is on a node. `show` gets the event.
+function pointed(node, show) {
+  node.addEventListener("pointermove", (event) => {
+    if (moved(event)) show(event);
+  });
+  node.addEventListener("pointerdown", show);
+  node.addEventListener("pointerleave", (event) => {
+    if (moved(event)) hideTip();
+  });
+  return node;
+}
 
 const rows = (pairs) =>
   el(

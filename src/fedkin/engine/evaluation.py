@@ -1,0 +1,38 @@
+"""`evaluate_all`: score every client with what the server would send it now. Nothing of the run changes by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from fedkin.engine.round import RunContext, explain
+from fedkin.engine.runner import Evaluation
+from fedkin.protocol import State
+from fedkin.results.folder import is_own
+from fedkin.results.history import ALL
+from fedkin.results.store import write_json
+
+
+def evaluate_all(context: RunContext, state: State, round: int, ids: Tensor, models: Path | None = None) -> None:
+    """Record the scores of these clients after a round. Their personal models go to the folder `models` if given."""
+    recorder, names = context.recorder, context.spec.federation.names
+    work = [
+        Evaluation(round, position, client, context.checkpoint.client(client), models)
+        for position, client in enumerate(ids.tolist())
+    ]
+    outcomes = context.engine.run(work, context.spec.method.send(state, ids))
+    explain(outcomes)
+    files = {}
+    for outcome in outcomes:
+        recorder.notes(round, outcome.client, outcome.notes, ALL)
+        if outcome.error:
+            recorder.unmeasured(round, outcome.client, outcome.error)
+        recorder.evaluated(round, outcome.client, outcome.scores)
+        if outcome.model:
+            files[names[outcome.client]] = outcome.model
+    if models is not None and files:
+        write_json(models / "index.json", files)
+        for path in models.iterdir():
+            if is_own(f"models/{path.name}") and path.name not in ("index.json", *files.values()):
+                path.unlink()

@@ -1,0 +1,192 @@
+"""Ray clusters: join one or start one, and what its workers need of the user's code."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import socket
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import fedkin
+from fedkin.engine.runner import RunSpec
+
+START_LIMIT = 120.0  # seconds in which a cluster or a worker must have started
+
+_idle: list[Any] | None = None
+
+
+def idle() -> list[Any] | None:
+    """Workers of the cluster started or joined here that the next run can use: to start one takes seconds. None where
+    the cluster is somebody else's."""
+    return _idle
+
+
+def versions() -> dict[str, str]:
+    return {"fedkin": fedkin.__version__, "torch": str(torch.__version__), "numpy": np.__version__}
+
+
+@contextlib.contextmanager
+def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
+    """Connect to a Ray cluster: this process's own if it has one, that of `address` or RAY_ADDRESS, or else a new one
+    on this machine, on loopback alone, that ends with the block."""
+    global _idle
+    ray = ray_module()
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"{address} is for Ray's client, which has no object store of its own: run fedkin on a machine of the "
+            "cluster, with --ray-address auto or host:port."
+        )
+    folder = None
+    quiet = {"include_dashboard": None, "log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address and address != "local":
+            try:
+                _check_address(address)
+                ray.init(address=address, **quiet)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise ValueError(
+                    f"There is no Ray cluster at '{address}': {short(error)}. Start one with `ray start --head`, or "
+                    "leave --ray-address and RAY_ADDRESS out for one on this machine."
+                ) from error
+        else:
+            # a folder of its own: other programs' ray.init() must not find this cluster. Sockets need a short path.
+            folder = tempfile.mkdtemp(prefix="fedkin-ray-", dir="/tmp")
+            _start_here(workers or os.cpu_count() or 1, folder, {**quiet, "include_dashboard": False})
+        _idle = []
+        yield
+    finally:
+        _idle = None
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
+    """Start a cluster on loopback. Ray itself waits 30 s for it, which is too short on a busy machine."""
+    from ray._private import services
+
+    look = services.get_node
+
+    def look_longer(*arguments: Any) -> Any:
+        deadline = time.monotonic() + START_LIMIT
+        while True:
+            try:
+                return look(*arguments)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = look_longer
+    try:
+        with on_loopback():
+            ray_module().init(
+                address="local", num_cpus=cores, _node_ip_address="127.0.0.1", _temp_dir=folder, **settings
+            )
+    finally:
+        services.get_node = look
+
+
+def _check_address(address: str) -> None:
+    """Raise if nobody listens there. Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+
+
+@contextlib.contextmanager
+def on_loopback() -> Iterator[None]:
+    """On Linux, Ray replaces 127.0.0.1 by an address that others can reach; inside this block it does not."""
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@functools.cache
+def ray_module() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns of a change to come
+    os.environ.setdefault("RAY_agent_register_timeout_ms", str(int(1000 * START_LIMIT)))  # on a busy machine it is slow
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            f"--engine ray needs Ray, which cannot be imported ({error}): pip install 'fedkin[ray]', or use "
+            "--engine pool."
+        ) from error
+    return ray
+
+
+def short(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
+
+
+@contextlib.contextmanager
+def by_value(spec: RunSpec) -> Iterator[None]:
+    """Inside this block, code of the user's own files is pickled with the run: a worker could not import it."""
+    from ray import cloudpickle
+
+    modules = [sys.modules[name] for name in sorted(_modules_of(spec)) if name in sys.modules]
+    own = [
+        module
+        for module in modules
+        if _is_own(module) and module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+    ]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _modules_of(spec: RunSpec) -> set[str]:
+    """Where the method's classes, and the model's function or classes, are defined."""
+    names = {kind.__module__ for kind in type(spec.method).__mro__}
+    seen: set[int] = set()
+    todo: list[Any] = [spec.make]
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, nn.Module):
+            names |= {kind.__module__ for part in thing.modules() for kind in type(part).__mro__}
+        elif callable(thing) and isinstance(getattr(thing, "__module__", None), str):
+            names.add(thing.__module__)
+            todo += [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
+            todo += [getattr(thing, "func", None)]
+    return names
+
+
+def _is_own(module: ModuleType) -> bool:
+    """Neither installed nor part of Python or fedkin."""
+    path = getattr(module, "__file__", None)
+    if module.__name__ == "__main__" or module.__name__.split(".")[0] == "fedkin" or not path:
+        return False
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return not any(Path(path).resolve().is_relative_to(Path(folder).resolve()) for folder in installed)
