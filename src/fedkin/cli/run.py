@@ -84,6 +84,6 @@ def _show(name: str, summary: dict[str, Any], federation: Federation, console: C
     if summary["dropped"]:
         told += f"\n{summary['dropped']} replies were dropped: see 'dropped' in the history"
     if summary["sees_test"]:
-        told += "\nThis method learned from test rows, as its paper does: these accuracies are optimiztic"
+        told += "\nThis method learned from test rows, as its paper does: these accuracies are optimistic"
     header = ("accuracy %", "mean", "by rows", "std", "worst 10 %", "Jain")
     console.print(terminal(name, header, rows, told))
