@@ -19,10 +19,15 @@ _WHERE = {
     "Network": "fedkin.models.network",
     "Replies": "fedkin.protocol",
     "Reply": "fedkin.protocol",
-    "Result": "fedkin.engine.loop",
+    "Run": "fedkin.results.run",
     "Server": "fedkin.protocol",
     "Training": "fedkin.protocol",
     "client_function": "fedkin.protocol",
+    "Classification": "fedkin.task",
+    "MultiLabel": "fedkin.task",
+    "Regression": "fedkin.task",
+    "Task": "fedkin.task",
+    "load": "fedkin.results.run",
     "compare": "fedkin.results.comparison",
     "federate": "fedkin.data.federation",
     "from_arrays": "fedkin.data",
@@ -61,7 +66,6 @@ if TYPE_CHECKING:
     from fedkin.data import from_frame as from_frame
     from fedkin.data.federation import Federation as Federation
     from fedkin.data.federation import federate as federate
-    from fedkin.engine.loop import Result as Result
     from fedkin.engine.loop import run as run
     from fedkin.methods import method as method
     from fedkin.models.network import Network as Network
@@ -77,3 +81,9 @@ if TYPE_CHECKING:
     from fedkin.protocol import client_function as client_function
     from fedkin.results.comparison import compare as compare
     from fedkin.results.history import History as History
+    from fedkin.results.run import Run as Run
+    from fedkin.results.run import load as load
+    from fedkin.task import Classification as Classification
+    from fedkin.task import MultiLabel as MultiLabel
+    from fedkin.task import Regression as Regression
+    from fedkin.task import Task as Task

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from fedkin.data.federation import Federation, federate
-from fedkin.engine.loop import Result, run
+from fedkin.engine.loop import run
 from fedkin.engine.options import Options
 from fedkin.methods import method as by_name
 from fedkin.protocol import Method, Training
 from fedkin.registry import RUN_FLAGS
+from fedkin.results.run import Run
 from fedkin.results.store import equal, load_state, save_state
 
 ROUNDS = 4
@@ -83,12 +84,12 @@ def verify(name: str | Method, *, ray: bool = False) -> Iterator[Outcome]:
             yield Outcome(label, False, text, time.perf_counter() - begin)
 
 
-def outcome(method: Method, **changes: Any) -> Result:
+def outcome(method: Method, **changes: Any) -> Run:
     return run(method, federation(), **{**SETTINGS, **changes})
 
 
 @cache
-def _plain(method: Method) -> Result:
+def _plain(method: Method) -> Run:
     return outcome(method)
 
 
@@ -274,7 +275,7 @@ def _others(method: Method, item: Field[Any]) -> list[Any]:
     )
 
 
-def _outcome(result: Result) -> list[Any]:
+def _outcome(result: Run) -> list[Any]:
     """What a user sees: models' scores, costs and what the method reports. Warnings depend on the planned rounds."""
     return [
         (record.round, record.client, record.metric, record.value, record.scope)
@@ -283,7 +284,7 @@ def _outcome(result: Result) -> list[Any]:
     ]
 
 
-def _same(a: Result, b: Result, how: str) -> None:
+def _same(a: Run, b: Run, how: str) -> None:
     first, second = _outcome(a), _outcome(b)
     for mine, yours in zip(first, second):
         if mine != yours:
@@ -294,11 +295,11 @@ def _same(a: Result, b: Result, how: str) -> None:
         raise Broken(f"{how}: the server's states differ")
 
 
-def _scores(result: Result, metric: str, round: int) -> dict[int, Any]:
+def _scores(result: Run, metric: str, round: int) -> dict[int, Any]:
     return result.history.values(metric, round=round)
 
 
-def _finite(result: Result) -> None:
+def _finite(result: Run) -> None:
     values = [row.value for row in result.history.select("personal_loss", scope="all")]
     if not values or not all(value is not None and abs(value) < 1e6 for value in values):
         raise Broken("the personal models' losses are not finite")

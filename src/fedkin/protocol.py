@@ -219,6 +219,8 @@ class Method(ABC):
     """What goes between server and clients, in a few words."""
     stays: ClassVar[str] = ""
     """What stays at a client between rounds."""
+    needs_classes: ClassVar[bool] = False
+    """True for a method that works with class labels, and cannot learn a regression."""
     matters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """For `fedkin verify`, which changes each field and expects another outcome: other settings that must hold for a
     field to have an effect (`{"fine_tune_epochs": {"fine_tune": True}}`) and, under its own name, the value to try."""

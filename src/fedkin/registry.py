@@ -39,6 +39,8 @@ RUN_FLAGS = (
     "wandb",
 )
 
+OWN_MODULE = "fedkin_own_"  # prefix of the modules made from users' files
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -84,7 +86,7 @@ def load_path(target: str) -> Any:
         if not path.exists():
             raise ValueError(f"There is no file {path} (from '{target}'; expected path/to/file.py:Name).")
         # A name of its own: the user's file may be called torch.py or data.py.
-        spec = importlib.util.spec_from_file_location(f"fedkin_own_{path.stem}", path)
+        spec = importlib.util.spec_from_file_location(f"{OWN_MODULE}{path.stem}", path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -95,3 +97,11 @@ def load_path(target: str) -> Any:
     if not hasattr(module, name):
         raise ValueError(f"{where} has no '{name}'; it has {', '.join(n for n in dir(module) if n[0] != '_')}.")
     return getattr(module, name)
+
+
+def qualified(thing: Any) -> str:
+    """`module:name` of a class or function, or `path/to/file.py:name` of one from a user's file: for `load_path`."""
+    module, name = thing.__module__, thing.__qualname__
+    if module.startswith(OWN_MODULE):
+        return f"{Path(sys.modules[module].__file__ or '').resolve()}:{name}"
+    return f"{module}:{name}"

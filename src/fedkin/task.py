@@ -28,6 +28,8 @@ class Metric(NamedTuple):
 
     compute: Callable[[Array, Array], float]
     higher: bool = True
+    percent: bool = True
+    """Is it a fraction, shown as a percentage?"""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class Task(ABC):
         return self.known[self.headline].higher
 
     @property
-    def plain(self) -> bool:
-        """Is this accuracy and cross entropy alone, which have a fast path?"""
+    def is_cross_entropy(self) -> bool:
+        """Is the loss plain cross entropy, whose gradient some networks have in closed form?"""
         return False
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -88,6 +90,7 @@ class Task(ABC):
         return {
             "kind": name,
             "higher_is_better": self.higher_is_better,
+            "percent": self.known[self.headline].percent,
             **{f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else v for f in fields(self)},
         }
 
@@ -191,7 +194,7 @@ class Classification(Task):
         "balanced_accuracy": Metric(_balanced_accuracy),
         "f1": Metric(_f1),
         "auc": Metric(_auc),
-        "log_loss": Metric(_log_loss, higher=False),
+        "log_loss": Metric(_log_loss, higher=False, percent=False),
         "calibration_error": Metric(_calibration_error, higher=False),
     }
 
@@ -204,8 +207,8 @@ class Classification(Task):
             raise ValueError(f"class_weights={self.class_weights} must be numbers from 0.")
 
     @property
-    def plain(self) -> bool:
-        return self.metrics == ("accuracy",) and not self.class_weights
+    def is_cross_entropy(self) -> bool:
+        return not self.class_weights
 
     def loss(self, outputs: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
         if not self.class_weights:
@@ -231,7 +234,11 @@ class Regression(Task):
     """Numbers are predicted; the loss is the squared error."""
 
     kind = "regression"
-    known = {"rmse": Metric(_rmse, higher=False), "mae": Metric(_mae, higher=False), "r2": Metric(_r2)}
+    known = {
+        "rmse": Metric(_rmse, higher=False, percent=False),
+        "mae": Metric(_mae, higher=False, percent=False),
+        "r2": Metric(_r2, percent=False),
+    }
 
     def loss(self, outputs: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
         error = (outputs.flatten(1) - targets.reshape(len(targets), -1).to(outputs.dtype)).square().mean(1)
@@ -276,5 +283,22 @@ def from_config(config: Mapping[str, Any]) -> Task:
     """The task of a run's config.json."""
     settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
     name = str(settings.pop("kind"))
-    settings.pop("higher_is_better", None)
+    for derived in ("higher_is_better", "percent"):
+        settings.pop(derived, None)
     return task(name, **settings)
+
+
+def task_of(given: Task | str | None, federation: Any, method: Any) -> Task:
+    """The task of a run, checked against its data and its method."""
+    if given is None:
+        given = Classification() if federation.classes else Regression()
+    made = task(given) if isinstance(given, str) else given
+    if made.has_classes and not federation.classes:
+        raise ValueError(
+            f"The task is a {made.kind}, but the data has numbers to predict, not classes: use regression."
+        )
+    if federation.classes and made.kind == "regression":
+        raise ValueError("The task is a regression, but the data has classes: load it with task='regression'.")
+    if getattr(method, "needs_classes", False) and not made.has_classes:
+        raise ValueError(f"{type(method).__name__} needs classes; it cannot learn a {made.kind}.")
+    return made

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedkin.models.network import Network
 from fedkin.protocol import Examples
@@ -16,25 +15,25 @@ EVALUATION_BATCH = 128  # about the fastest on a CPU: larger batches leave the c
 
 @torch.no_grad()
 def evaluate(net: Network, vector: Tensor, examples: Examples) -> tuple[float, float]:
-    """Accuracy and mean cross entropy of a parameter vector on these examples."""
+    """The task's headline metric and mean loss of a parameter vector on these examples."""
     net.load(vector)
-    return score(lambda x: net(x), net, examples)
+    found = scores(lambda x: net(x), net, examples)
+    return found[net.task.headline], found["loss"]
 
 
 @torch.no_grad()
-def score(predict: Callable[[Tensor], Tensor], net: Network, examples: Examples) -> tuple[float, float]:
-    """Accuracy and mean cross entropy of any predictor."""
+def scores(predict: Callable[[Tensor], Tensor], net: Network, examples: Examples) -> dict[str, float]:
+    """The task's metrics, and its mean loss as "loss", of any predictor."""
     net.eval()
-    right, total = 0, 0.0
+    task, total, outputs = net.task, 0.0, []
     for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH)):
-        scores = predict(x)
-        right += int((scores.argmax(1) == y).sum())
-        total += float(F.cross_entropy(scores, y, reduction="sum"))
-    return right / len(examples.y), total / len(examples.y)
+        outputs.append(predict(x))
+        total += float(task.loss(outputs[-1], y, reduction="sum"))
+    return {**task.scores(torch.cat(outputs), examples.y), "loss": total / len(examples.y)}
 
 
 def gradient(net: Network, vector: Tensor, examples: Examples) -> tuple[Tensor, float]:
-    """Gradient of the mean cross entropy over these examples with respect to the flat parameters, and the loss."""
+    """Gradient of the task's mean loss over these examples with respect to the flat parameters, and the loss."""
     net.load(vector)
     net.eval()
     total = torch.zeros_like(net.trainable)
@@ -42,7 +41,7 @@ def gradient(net: Network, vector: Tensor, examples: Examples) -> tuple[Tensor, 
     parts = [part for part, p in zip(net.pieces(total), net.parameters) if p.requires_grad]
     loss = 0.0
     for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH)):
-        value = F.cross_entropy(net(x), y, reduction="sum")
+        value = net.task.loss(net(x), y, reduction="sum")
         for part, slope in zip(parts, torch.autograd.grad(value, parameters, allow_unused=True)):
             if slope is not None:
                 part += slope

@@ -23,11 +23,12 @@ from fedkin.deploy.codec import Malformed, Request, SiteInfo, decode_answer, enc
 from fedkin.deploy.directory import Node, NodeDirectory, push, reason, regularizer_gradient
 from fedkin.deploy.plan import Plan, read
 from fedkin.engine.checkpoint import Checkpoint
-from fedkin.engine.loop import Result, run
+from fedkin.engine.loop import run
 from fedkin.engine.runner import Evaluation, Outcome, RunSpec, Task, Work
 from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Data, Examples, Message
 from fedkin.results.folder import prepare
+from fedkin.results.run import Run
 from fedkin.results.store import write_json
 
 PAUSE = 0.1  # seconds between two looks for replies
@@ -44,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     serve(grid, read(context.run_config))
 
 
-def serve(grid: Grid, plan: Plan) -> Result:
+def serve(grid: Grid, plan: Plan) -> Run:
     out = prepare(plan.out, "run")
     before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
     keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}

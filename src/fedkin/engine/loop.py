@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +32,16 @@ from fedkin.engine.trackers import Tracker
 from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
 from fedkin.protocol import Method, Server, State, Training
+from fedkin.registry import qualified
 from fedkin.results.folder import Folder
 from fedkin.results.history import History
+from fedkin.results.run import Run, in_memory, inputs_of
 from fedkin.results.store import write_json
 from fedkin.results.summary import summarize
+from fedkin.task import Task, task_of
 
+IN_MEMORY = 1 << 30  # bytes of personal models that a run without a folder keeps
 Connect = Callable[[RunSpec, Checkpoint], Engine]
-
-
-@dataclass(frozen=True)
-class Result:
-    summary: dict[str, Any]
-    history: History
-    state: State
-    out: Path | None
 
 
 def run(
@@ -55,6 +51,7 @@ def run(
     model: Source = "auto",
     model_options: dict[str, Any] | None = None,
     head: str | None = None,
+    task: Task | str | None = None,
     training: Training | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
@@ -63,10 +60,11 @@ def run(
     options: Options | None = None,
     connect: Connect | None = None,
     **settings: Any,
-) -> Result:
+) -> Run:
     """Run a method on a federation.
 
     `settings` are fields of `Options` (rounds, participation, seed, …) and of `Training` (lr, epochs, batch_size, …).
+    `task` says what is learned: by default a classification, or a regression where the data has numbers to predict.
     With `out`, a stopped run goes on from its last checkpoint; `fresh` starts over. `connect` makes an engine of your
     own in place of `options.engine`.
     """
@@ -76,17 +74,20 @@ def run(
         label = label or method
         method = by_name(method)
     options, training = settled(options or Options(), training or Training(), settings)
+    task = task_of(task, federation, method)
     source = resolve(model, federation.description.get("data", "own"))
     make = maker(source, federation.shape, federation.outputs, options.seed, model_options or {})
     check_outputs(make(0), federation.example, federation.outputs)
-    spec = RunSpec(method, federation, lambda: make(0), head, training, options.seed)
+    spec = RunSpec(method, federation, lambda: make(0), head, training, options.seed, task)
     config = {
         "label": label or type(method).__name__,
-        "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
+        "method": {"class": qualified(type(method)), **(asdict(method) if is_dataclass(method) else {})},
         "sees_test": method.sees_test,
+        "task": task.to_config(),
+        "inputs": inputs_of(federation),
         "federation": federation.description,
         "fingerprint": federation.fingerprint(),
-        "model": {"name": _name(source), "head": head, "start": _hash(make(0)), **(model_options or {})},
+        "model": {"name": _name(source), "options": model_options or {}, "head": head, "start": _hash(make(0))},
         "training": asdict(training),
         "options": asdict(options),
         "environment": environment(),
@@ -123,9 +124,9 @@ class Loop:
         keep: bool,
     ) -> None:
         self.spec, self.options, self.config, self.checkpoint = spec, options, config, checkpoint
-        self.trackers, self.keep = trackers, keep
+        self.trackers, self.keep, self.make = trackers, keep, make
         federation = spec.federation
-        net = Network(spec.make(), federation.example, spec.head)
+        net = Network(spec.make(), federation.example, spec.head, spec.task)
         self.fed = Server(
             ids=torch.arange(len(federation)),
             n=federation.sizes,
@@ -148,14 +149,14 @@ class Loop:
     def folder(self) -> Path:
         return self.checkpoint.folder
 
-    def finished(self) -> Result | None:
+    def finished(self) -> Run | None:
         """The result, if the run has already reached its last round."""
         if not self.checkpoint.finished(self.options.rounds):
             return None
         state = self.checkpoint.load()[0]
         assert state is not None
         summary = json.loads((self.folder / "summary.json").read_text())
-        return Result(summary, History.load(self.folder), state, self.folder)
+        return self._result(summary, History.load(self.folder), state)
 
     def begin(self, connect: Connect | None) -> tuple[State, int]:
         """Start the run, or go on from its checkpoint. Returns the server's state and the rounds done."""
@@ -209,7 +210,7 @@ class Loop:
         self._notify(round, clients.answered, time.perf_counter() - start)
         return state
 
-    def finish(self, state: State) -> Result:
+    def finish(self, state: State) -> Run:
         assert self.context is not None
         history = self.context.recorder.history
         history.flush()
@@ -218,7 +219,12 @@ class Loop:
             write_json(self.folder / "summary.json", summary)
         for tracker in self.trackers:
             tracker.finish(summary)
-        return Result(summary, history, state, self.folder if self.keep else None)
+        return self._result(summary, history, state)
+
+    def _result(self, summary: dict[str, Any], history: History, state: State) -> Run:
+        folder = self.folder if self.keep else None
+        kept = {} if self.keep else in_memory(self.folder / "models")  # the folder is about to go
+        return Run(self.config, summary, history, state, folder, self.spec.method, self.make, kept)
 
     def _engine(self) -> Engine:
         options = self.options
@@ -249,7 +255,8 @@ class Loop:
 
     def _evaluate(self, state: State, round: int) -> None:
         assert self.context is not None
-        keep = self.keep and self.options.save_models and round == self.options.rounds
+        size = 4 * len(self.spec.federation) * self.fed.layout.size
+        keep = self.options.save_models and round == self.options.rounds and (self.keep or size <= IN_MEMORY)
         models = self.folder / "models" if keep else None
         evaluate_all(self.context, state, round, self.presence.server(round).ids, models)
 
@@ -281,7 +288,11 @@ def _hash(module: torch.nn.Module) -> str:
 
 
 def _name(source: Source) -> str:
-    return source if isinstance(source, str) else getattr(source, "__name__", type(source).__name__)
+    """The name under which `load` finds the model again: a registered one, or module:name of the user's."""
+    if isinstance(source, str):
+        path, _, name = source.rpartition(":")
+        return f"{Path(path).resolve()}:{name}" if path.endswith(".py") else source
+    return qualified(source) if hasattr(source, "__qualname__") else qualified(type(source))
 
 
 if sys.platform == "win32":  # pragma: no cover

@@ -6,7 +6,7 @@ import hashlib
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +15,13 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedkin.client.evaluate import score
+from fedkin.client.evaluate import scores as scores_of
 from fedkin.data.federation import Population
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Examples, Message, Method, Model, Reply, State, Training
 from fedkin.results.store import load_state, save_state, write_bytes
+from fedkin.task import Classification
+from fedkin.task import Task as LearningTask
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class RunSpec:
     head: str | None
     training: Training
     seed: int
+    task: LearningTask = field(default_factory=Classification)
 
 
 class Task(NamedTuple):
@@ -110,7 +113,7 @@ class ClientRunner:
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
-        self.net = Network(spec.make(), spec.federation.example, spec.head)
+        self.net = Network(spec.make(), spec.federation.example, spec.head, spec.task)
         self.hook = ""
 
     def perform(self, work: Work, message: Message) -> Outcome:
@@ -187,19 +190,21 @@ class ClientRunner:
         personal = method.personal(client, message, trained)
         self.hook = "predict"
         test = self.spec.federation.test(number)
-        scores: dict[str, float] = {}
-        scores["personal"], scores["personal_loss"] = self._score(client, personal, test)
+        found = {"personal": self._score(client, personal, test)}
         if len(data.validation.y):
-            scores["validation"], scores["validation_loss"] = self._score(client, personal, data.validation)
-        if received is personal:
-            scores["received"], scores["received_loss"] = scores["personal"], scores["personal_loss"]
-        elif received is not None:
-            scores["received"], scores["received_loss"] = self._score(client, received, test)
+            found["validation"] = self._score(client, personal, data.validation)
+        if received is not None:
+            found["received"] = found["personal"] if received is personal else self._score(client, received, test)
+        scores = {
+            kind if metric == self.spec.task.headline else f"{kind}_{metric}": value
+            for kind, metrics in found.items()
+            for metric, value in metrics.items()
+        }
         return scores, personal
 
-    def _score(self, client: Client, model: Model, examples: Examples) -> tuple[float, float]:
+    def _score(self, client: Client, model: Model, examples: Examples) -> dict[str, float]:
         with torch.no_grad():
-            return score(lambda x: self.spec.method.predict(client, model, x), self.net, examples)
+            return scores_of(lambda x: self.spec.method.predict(client, model, x), self.net, examples)
 
     def _keep(self, personal: Model, folder: Path) -> str:
         """The personal model as a file named by its content: clients that use the same model share the file."""

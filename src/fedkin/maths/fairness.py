@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 
-def fairness(values: ArrayLike) -> dict[str, float]:
+def fairness(values: ArrayLike, *, higher_is_better: bool = True) -> dict[str, float]:
     """Standard deviation, mean of the worst tenth of clients (at least one), and Jain's index (1: all equal)."""
     v = np.sort(np.asarray(values, float))
+    v = v if higher_is_better else v[::-1]
     worst = v[: max(1, int(np.ceil(len(v) / 10)))]
     square = float((v**2).sum())
     jain = float(v.sum()) ** 2 / (len(v) * square) if square > 0 else 1.0

@@ -128,7 +128,7 @@ def _slope(client: Client, row: Tensor, batch: Examples) -> tuple[Tensor, float]
     """Gradient and loss on one batch, in evaluation mode: mixing leaves batch norm alone."""
     client.net.load(row)
     client.net.eval()
-    loss = torch.nn.functional.cross_entropy(client.net(batch.x), batch.y)
+    loss = client.net.task.loss(client.net(batch.x), batch.y)
     slopes = torch.autograd.grad(loss, client.net.parameters, allow_unused=True)
     parts = [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, client.net.parameters)]
     return torch.cat([part.flatten() for part in parts]), float(loss.detach())

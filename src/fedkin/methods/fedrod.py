@@ -50,6 +50,7 @@ class FedRoD(Method):
     citation = CITATION
     travels = "model both ways, with hyper the hypernetwork too"
     stays = "personal head; nothing with hyper"
+    needs_classes = True
 
     gamma: NonNegative = 1.0
     """γ: how much the generic loss makes up for unlike class counts; 0: plain cross entropy."""

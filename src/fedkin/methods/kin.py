@@ -38,6 +38,7 @@ STEPS = 100  # of EM
 class Kin(Method):
     travels = "model both ways"
     stays = "a model of its own"
+    needs_classes = True
 
     experts: tuple[str, ...] = EXPERTS
     similarity: bool = True
@@ -72,12 +73,14 @@ class Kin(Method):
         n = state["n"][answered].double()
         share = (n / n.sum()).log().expand(len(ids), -1)
         if not self.similarity:
-            return share.softmax(1).float()
+            rows: Tensor = share.softmax(1).float()
+            return rows
         mean = (n / n.sum()).float() @ answers
         there = F.normalize((answers - mean).double(), dim=1)
         here = F.normalize((state["models"][ids] - mean).double(), dim=1)
         near = (here @ there.T) * state["known"][ids, None]
-        return (near / self.temperature + share).softmax(1).float()
+        mixed: Tensor = (near / self.temperature + share).softmax(1).float()
+        return mixed
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -90,9 +93,11 @@ class Kin(Method):
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         reply = trained()
-        model = {"received": message.own[0], "tuned": reply.body[0]}
+        received = message.own[0]
+        assert isinstance(received, Tensor)
+        model: dict[str, Tensor] = {"received": received, "tuned": reply.body[0]}
         if "own" in self.experts:
-            model["own"] = client.state.get("own", reply.state["own"])
+            model["own"] = client.state["own"] if "own" in client.state else reply.state["own"]
         if "neighbors" in self.experts:
             client.net.load(model["tuned"])
             client.net.eval()
@@ -109,7 +114,8 @@ class Kin(Method):
         return (personal["weights"] @ self._experts(client, personal, x).flatten(1)).view(len(x), -1).clamp(1e-12).log()
 
     def _experts(self, client: Client, model: dict[str, Tensor], x: Tensor) -> Tensor:
-        out, features = {}, None
+        out: dict[str, Tensor] = {}
+        features: Tensor | None = None
         for name in ("own", "received", "tuned"):
             if name in self.experts or (name == "tuned" and "neighbors" in self.experts):
                 client.net.load(model[name])

@@ -48,6 +48,7 @@ class KNNPer(Method):
     citation = CITATION
     travels = "model both ways"
     stays = "features and labels of own rows"
+    needs_classes = True
 
     k: Count = 10
     """Neighbors that vote; all stored rows where there are fewer."""

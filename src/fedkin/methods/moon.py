@@ -47,6 +47,7 @@ class MOON(Method):
     citation = CITATION
     travels = "model both ways"
     stays = "previous models"
+    needs_classes = True
 
     mu: NonNegative = 1.0
     """Weight of the contrastive loss; 0 is FedAvg. The paper tunes it in {0.1, 1, 5, 10}."""

@@ -48,6 +48,7 @@ class PFedBayes(Method):
     citation = CITATION
     travels = "means and spreads both ways"
     stays = "own means and spreads"
+    needs_classes = True
 
     zeta: NonNegative = 10.0
     """ζ: weight of the divergence between a client's Gaussian and the global one; 0: no exchange at all."""

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedkin.task import Classification, Task
 
 Loss = Callable[["Network", Tensor, Tensor], Tensor]
 
@@ -84,8 +85,9 @@ class Network:
     `cost` counts what was computed, in FLOPs, from the samples that went through.
     """
 
-    def __init__(self, module: nn.Module, example: Tensor, head: str | None = None) -> None:
+    def __init__(self, module: nn.Module, example: Tensor, head: str | None = None, task: Task | None = None) -> None:
         self.module = module
+        self.task = task or Classification()
         self._names = dict(module.named_modules())
         self.layout = _layout(module, head)
         self.flat = torch.empty(self.layout.size)
@@ -144,11 +146,16 @@ class Network:
         return self.module(x)  # type: ignore[no-any-return]
 
     def gradients(self, x: Tensor, y: Tensor, loss: Loss | None, parameters: list[nn.Parameter]) -> list[Tensor]:
-        """Gradient of the loss (cross entropy where None) on a batch, for these parameters."""
-        if loss is None and self._closed is not None and len(parameters) == len(self.parameters):
+        """Gradient of the loss (the task's where None) on a batch, for these parameters."""
+        if (
+            loss is None
+            and self._closed is not None
+            and self.task.is_cross_entropy
+            and len(parameters) == len(self.parameters)
+        ):
             self.cost += len(x) * self.training_flops
             return self._closed(x, y)
-        value = F.cross_entropy(self(x), y) if loss is None else loss(self, x, y)
+        value = self.task.loss(self(x), y) if loss is None else loss(self, x, y)
         slopes = torch.autograd.grad(value, parameters, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, parameters)]
 

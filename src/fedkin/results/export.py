@@ -17,8 +17,8 @@ def export(model: PersonalModel, example: Tensor, path: Path, method: str) -> Pa
         raise ValueError(f"{path.name}: give a file name that ends in .onnx or .pt2.")
     if model.network is None:
         raise ValueError(
-            f"A personal model of {method} is not one network (it predicts from several arrays): it cannot be exported. "
-            "Use run.predict, or a method whose personal model is a network."
+            f"A personal model of {method} is not one network (it predicts from several arrays): it cannot be "
+            "exported. Use run.predict, or a method whose personal model is a network."
         )
     pair = example.expand(2, *example.shape[1:]).contiguous()
     network = model.network.eval()

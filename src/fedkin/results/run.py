@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -234,7 +234,7 @@ class Run:
         return load_file(index.parent / files[name])
 
     def _network(self) -> Network:
-        return Network(self.make(0), self.example(), self.config["model"]["head"])
+        return Network(self.make(0), self.example(), self.config["model"]["head"], self.task)
 
     def _training(self) -> Training:
         return Training(**self.config["training"])
@@ -334,7 +334,10 @@ def _measured(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
     return {**task.scores(outputs, targets), "loss": float(task.loss(outputs, targets))}
 
 
-def mapping_of(models: Mapping[str, str], folder: Path) -> dict[str, dict[str, Tensor]]:
-    """Personal models in memory, each file read once."""
-    files = {name: load_file(folder / name) for name in set(models.values())}
-    return {client: files[name] for client, name in models.items()}
+def in_memory(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """All personal models of a folder, each file read once."""
+    if not (folder / "index.json").exists():
+        return {}
+    index: dict[str, str] = json.loads((folder / "index.json").read_text())
+    files = {name: load_file(folder / name) for name in set(index.values())}
+    return {client: files[name] for client, name in index.items()}
