@@ -61,6 +61,7 @@ NAMES = [
     "lg-fedavg",
     "fedbabu",
     "fedgroup",
+    "fedavg-lpft",
 ]
 
 

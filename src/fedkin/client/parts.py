@@ -1,4 +1,4 @@
-"""Training part of a network, or a network together with tensors outside it; features and their statistics."""
+"""Training part of a network, or a network together with tensors outside it; features of examples."""
 
 from __future__ import annotations
 
@@ -62,13 +62,6 @@ def features(client: Client, vector: Tensor, x: Tensor) -> Tensor:
     client.net.load(vector)
     client.net.eval()
     return torch.cat([client.net.features(batch).flatten(1) for batch in x.split(EVALUATION_BATCH)])
-
-
-def class_means(z: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mean feature of each class [classes, dimensions], zero for a class without examples; and the class counts."""
-    counts = torch.bincount(y, minlength=classes).to(z.dtype)
-    sums = torch.zeros(classes, z.shape[1], dtype=z.dtype).index_add_(0, y, z)
-    return sums / counts.clamp(min=1)[:, None], counts
 
 
 def linear_head(layout: Layout, values: Tensor, method: str) -> tuple[Tensor, Tensor]:

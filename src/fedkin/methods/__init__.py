@@ -247,6 +247,10 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.fedgroup:FedGroup",
         "clients grouped once by the direction of their first update; FedAvg in each group",
     ),
+    "fedavg-lpft": Entry(
+        "fedkin.methods.fedavg_lpft:FedAvgLPFT",
+        "FedAvg; each client trains the head first, then all of the model, before use",
+    ),
 }
 
 
