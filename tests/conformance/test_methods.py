@@ -62,6 +62,7 @@ NAMES = [
     "fedbabu",
     "fedgroup",
     "fedavg-lpft",
+    "feddbe",
 ]
 
 

@@ -251,6 +251,10 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.fedavg_lpft:FedAvgLPFT",
         "FedAvg; each client trains the head first, then all of the model, before use",
     ),
+    "feddbe": Entry(
+        "fedkin.methods.feddbe:FedDBE",
+        "FedAvg whose clients keep the bias of their features in a vector of their own, and share a mean feature",
+    ),
 }
 
 
