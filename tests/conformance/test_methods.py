@@ -63,6 +63,7 @@ NAMES = [
     "fedgroup",
     "fedavg-lpft",
     "feddbe",
+    "pfedfda",
 ]
 
 

@@ -255,6 +255,10 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.feddbe:FedDBE",
         "FedAvg whose clients keep the bias of their features in a vector of their own, and share a mean feature",
     ),
+    "pfedfda": Entry(
+        "fedkin.methods.pfedfda:PFedFDA",
+        "a shared body under a Gaussian classifier, whose means and covariance each client adapts",
+    ),
 }
 
 
