@@ -64,6 +64,7 @@ NAMES = [
     "fedavg-lpft",
     "feddbe",
     "pfedfda",
+    "fedpac",
 ]
 
 

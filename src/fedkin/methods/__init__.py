@@ -259,6 +259,10 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.pfedfda:PFedFDA",
         "a shared body under a Gaussian classifier, whose means and covariance each client adapts",
     ),
+    "fedpac": Entry(
+        "fedkin.methods.fedpac:FedPAC",
+        "FedRep with features held at common class centroids and heads combined for each client",
+    ),
 }
 
 
