@@ -65,6 +65,7 @@ NAMES = [
     "feddbe",
     "pfedfda",
     "fedpac",
+    "fedproto",
 ]
 
 

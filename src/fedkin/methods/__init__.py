@@ -263,6 +263,10 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.fedpac:FedPAC",
         "FedRep with features held at common class centroids and heads combined for each client",
     ),
+    "fedproto": Entry(
+        "fedkin.methods.fedproto:FedProto",
+        "own models that exchange the mean feature of each class, and nothing else",
+    ),
 }
 
 
