@@ -66,6 +66,8 @@ NAMES = [
     "pfedfda",
     "fedpac",
     "fedproto",
+    "floco",
+    "floco-plus",
 ]
 
 

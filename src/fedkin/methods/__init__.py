@@ -267,6 +267,15 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.fedproto:FedProto",
         "own models that exchange the mean feature of each class, and nothing else",
     ),
+    "floco": Entry(
+        "fedkin.methods.floco:Floco",
+        "one body and a simplex of heads, in which each client has a region of its own",
+    ),
+    "floco-plus": Entry(
+        "fedkin.methods.floco:Floco",
+        "Floco with a personal simplex that is held near the shared one (Floco+)",
+        preset={"personal_epochs": 1},
+    ),
 }
 
 
