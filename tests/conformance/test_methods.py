@@ -68,6 +68,7 @@ NAMES = [
     "fedproto",
     "floco",
     "floco-plus",
+    "fedas",
 ]
 
 

@@ -276,6 +276,10 @@ METHODS: dict[str, Entry] = {
         "Floco with a personal simplex that is held near the shared one (Floco+)",
         preset={"personal_epochs": 1},
     ),
+    "fedas": Entry(
+        "fedkin.methods.fedas:FedAS",
+        "FedPer whose clients align the received body with their own, weighted by Fisher information",
+    ),
 }
 
 
