@@ -69,6 +69,7 @@ NAMES = [
     "floco",
     "floco-plus",
     "fedas",
+    "fedcp",
 ]
 
 

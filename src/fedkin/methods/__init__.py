@@ -280,6 +280,10 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.fedas:FedAS",
         "FedPer whose clients align the received body with their own, weighted by Fisher information",
     ),
+    "fedcp": Entry(
+        "fedkin.methods.fedcp:FedCP",
+        "a policy network splits features between a global and a personal head, example by example",
+    ),
 }
 
 
