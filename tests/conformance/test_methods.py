@@ -70,6 +70,7 @@ NAMES = [
     "floco-plus",
     "fedas",
     "fedcp",
+    "gpfl",
 ]
 
 

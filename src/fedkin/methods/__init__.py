@@ -284,6 +284,10 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.fedcp:FedCP",
         "a policy network splits features between a global and a personal head, example by example",
     ),
+    "gpfl": Entry(
+        "fedkin.methods.gpfl:GPFL",
+        "two views of the features: one guided by common category embeddings, one for the personal head",
+    ),
 }
 
 
