@@ -62,6 +62,16 @@ NAMES = [
     "lg-fedavg",
     "fedbabu",
     "fedgroup",
+    "fedavg-lpft",
+    "feddbe",
+    "pfedfda",
+    "fedpac",
+    "fedproto",
+    "floco",
+    "floco-plus",
+    "fedas",
+    "fedcp",
+    "gpfl",
 ]
 
 
