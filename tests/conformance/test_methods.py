@@ -14,6 +14,7 @@ NAMES = [
     "fedprox",
     "fedcedar",
     "fedcedar-soft",
+    "fedcedar-memory",
     "fedcedar-as1",
     "fedcedar-as2",
     "fedcedar-as3",

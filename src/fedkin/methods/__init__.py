@@ -36,6 +36,17 @@ METHODS: dict[str, Entry] = {
         "FedCEDAR whose graph tells clusters apart: softmax of the cosines of centered centers",
         preset={"normalize": "softmax", "features": "centered", "temperature": 0.3},
     ),
+    "fedcedar-memory": Entry(
+        "fedkin.methods.fedcedar:FedCEDAR",
+        "FedCEDAR soft, whose absent clients keep their cluster for ten rounds; the mean counts clients",
+        preset={
+            "normalize": "softmax",
+            "features": "centered",
+            "temperature": 0.3,
+            "memory": 10,
+            "weighting": "size",
+        },
+    ),
     "fedcedar-as1": Entry(
         "fedkin.methods.fedcedar:FedCEDAR",
         "FedCEDAR without clustering: every client is a node of the graph",
