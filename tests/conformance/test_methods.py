@@ -14,6 +14,7 @@ NAMES = [
     "fedprox",
     "fedcedar",
     "fedcedar-soft",
+    "fedcedar-memory",
     "fedcedar-as1",
     "fedcedar-as2",
     "fedcedar-as3",
@@ -62,6 +63,16 @@ NAMES = [
     "lg-fedavg",
     "fedbabu",
     "fedgroup",
+    "fedavg-lpft",
+    "feddbe",
+    "pfedfda",
+    "fedpac",
+    "fedproto",
+    "floco",
+    "floco-plus",
+    "fedas",
+    "fedcp",
+    "gpfl",
 ]
 
 

@@ -45,16 +45,17 @@ def unit(a, b):
     return dot / (sum(float(x) ** 2 for x in a) * sum(float(y) ** 2 for y in b)) ** 0.5
 
 
-def paper(fed, asked, answered, *, clusters, times, weigh, features):
+def paper(fed, asked, answered, *, clusters, times, weigh, features, memory=0, by_size=False):
     """Sec. 3 in plain loops, scikit-learn's k-means on the full vectors; yields what a server knows after each round.
 
-    `asked` and `answered` name the clients of each round: sampling is the run's, the rest is the paper's.
+    `asked` and `answered` name the clients of each round: sampling is the run's, the rest is the paper's. `memory` and
+    `by_size` are ours: a client's cluster is a pair (model, direction of its center), kept for so many rounds.
     """
     net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
     training = Training(SETTINGS["lr"], SETTINGS["epochs"], SETTINGS["batch_size"])
-    nodes, cluster_of = [net.initial.clone()], {}
+    nodes, cluster_of, directions, seen = [net.initial.clone()], {}, [], {}
+    mean = nodes[0]
     for t, (chosen, back) in enumerate(zip(asked, answered), start=1):
-        mean = sum(nodes) / len(nodes)
         models, starts = [], []
         for n in back:
             start = nodes[cluster_of[n]] if n in cluster_of else mean  # sec. 3.5, conditions 1 and 2
@@ -77,9 +78,27 @@ def paper(fed, asked, answered, *, clusters, times, weigh, features):
         hat = centers
         for _ in range(times):  # eq. (2)
             hat = [sum(graph[k][i] * hat[i] for i in range(clusters)) for k in range(clusters)]
+        old_nodes, old_cluster_of, old_directions = nodes, cluster_of, directions
         nodes = [torch.from_numpy(h).float() for h in hat]
+        mean = sum(nodes) / clusters
+        directions = [c - np.mean(centers, 0) for c in centers]
         cluster_of = dict(zip(back, label))
-        yield nodes, cluster_of, graph
+        seen |= dict.fromkeys(back, t)
+        moved = {}
+        for n, k in old_cluster_of.items():
+            if n in back or t - seen[n] > memory:
+                continue
+            if k not in moved:
+                likeness = [unit(old_directions[k], d) for d in directions[:clusters]]
+                moved[k] = int(np.argmax(likeness))
+                if max(likeness) < 0.7:  # nobody like it was there: the cluster stays as it was
+                    moved[k] = len(nodes)
+                    nodes.append(old_nodes[k])
+                    directions.append(old_directions[k])
+            cluster_of[n] = moved[k]
+        if by_size:
+            mean = sum(nodes[k] for k in cluster_of.values()) / len(cluster_of)
+        yield nodes, cluster_of, graph, mean
 
 
 @pytest.mark.parametrize(
@@ -97,37 +116,48 @@ def paper(fed, asked, answered, *, clusters, times, weigh, features):
             {"times": 1, "weigh": lambda c: max(c, 0.0), "features": "updates"},
             {},
         ),
+        (
+            {"propagations": 0, "memory": 2, "weighting": "size"},
+            {"times": 0, "weigh": lambda c: max(c, 0.0), "features": "weights", "memory": 2, "by_size": True},
+            {"participation": 0.4, "rounds": 6},
+        ),
     ],
-    ids=["paper", "means", "soft", "updates"],
+    ids=["paper", "means", "soft", "updates", "memory"],
 )
 def test_golden(fed, fields, loops, changes):
     asked, answered = [], []
-    result = run(FedCEDAR(clusters=3, **fields), fed, participation=0.75, **changes)
-    for round in range(1, 5):
+    result = run(FedCEDAR(clusters=3, **fields), fed, **{"participation": 0.75, **changes})
+    for round in range(1, changes.get("rounds", 4) + 1):
         down = [row.client for row in result.history.select("bytes_down", round=round)]
         lost = {row.client for row in result.history.select("dropped", round=round)}
         asked.append(down)
         answered.append([c for c in down if c not in lost])
     assert len(set(map(tuple, asked))) > 1
-    assert bool(changes) == (asked != answered)
+    assert ("lost" in changes) == (asked != answered)
     met = set()
     method = FedCEDAR(clusters=3, **fields)
     steps = list(paper(fed, asked, answered, clusters=3, **loops))
-    for round, (_, cluster_of, graph) in enumerate(steps, start=1):
+    for round, (_, cluster_of, graph, _) in enumerate(steps, start=1):
         labels = by_round(result, "clusters")[round - 1]
         assert {c for c, label in enumerate(labels) if label >= 0} == set(cluster_of)
         assert rand_index([labels[c] for c in cluster_of], list(cluster_of.values())) == 1
-        center = [next(k for c, k in cluster_of.items() if labels[c] == i) for i in range(3)]  # ours -> scikit-learn's
+        now = answered[round - 1]
+        center = [next(cluster_of[c] for c in now if labels[c] == i) for i in range(3)]  # ours -> scikit-learn's
         expected = np.array(graph)[center][:, center]
         np.testing.assert_allclose(by_round(result, "graph")[round - 1], expected, atol=2e-4)
         if round < len(steps):
             met |= {c in cluster_of for c in asked[round]}
     assert met == {True, False}  # both conditions were there
     sent = method.send(result.state, torch.arange(12)).own[0]
-    nodes, cluster_of, _ = steps[-1]
+    nodes, cluster_of, _, mean = steps[-1]
     for client in range(12):
-        expected = nodes[cluster_of[client]] if client in cluster_of else sum(nodes) / 3
+        expected = nodes[cluster_of[client]] if client in cluster_of else mean
         np.testing.assert_allclose(sent[client], expected, atol=2e-5)
+    if "memory" in fields:  # some old clusters were continued, some stayed, and some clients were forgotten
+        kept = [k for n, k in cluster_of.items() if n not in answered[-1]]
+        assert any(k < 3 for k in kept)
+        assert any(k >= 3 for _, of, _, _ in steps for k in of.values())
+        assert any(len(of) < len(set().union(*answered[:t])) for t, (_, of, _, _) in enumerate(steps, start=1))
 
 
 # ---- hand-made examples
@@ -174,6 +204,41 @@ def test_distribution_by_hand():
     # a client that was asked and did not answer was not in the round
     state = merged(method, state, {0: [4.0, 0.0], 3: [0.0, 2.0]}, asked=[0, 1, 3])
     np.testing.assert_allclose(sent(method, state), [[4, 0], [2, 1], [2, 1], [0, 2]], atol=1e-6)
+
+
+def test_memory_and_weights_by_hand():
+    """Centers at (2, 0) and (0, 2); then only clients that lie near the first one take part."""
+    method = FedCEDAR(clusters=2, propagations=0, memory=1, weighting="size")
+    state = method.init(server(5, [5.0, 5.0]))
+    state = merged(method, state, {0: [2.0, 0.0], 1: [2.0, 0.0], 2: [0.0, 2.0]})
+    mean = [4 / 3, 2 / 3]  # two clients to one
+    np.testing.assert_allclose(sent(method, state), [[2, 0], [2, 0], [0, 2], mean, mean], atol=1e-6)
+    # the second round's centers lie at (3, 1) and (1, 3) from the mean's (1, -1) and (-1, 1): both are continued
+    state = merged(method, state, {0: [3.0, 1.0], 3: [1.0, 3.0]})
+    assert method.describe(state)["clusters"].tolist() == [0, 0, 1, 1, -1]
+    np.testing.assert_allclose(sent(method, state), [[3, 1], [3, 1], [1, 3], [1, 3], [2, 2]], atol=1e-6)
+    np.testing.assert_allclose(method.mixing(state)[4], [0.5, 0, 0, 0.5, 0], atol=1e-6)
+    # clients 1 and 2 were absent twice: forgotten. Nothing lies in the direction of client 3's cluster: it stays
+    state = merged(method, state, {0: [1.0, 1.0], 4: [0.0, 0.0]})
+    np.testing.assert_allclose(sent(method, state)[[0, 3, 4]], [[1, 1], [1, 3], [0, 0]], atol=1e-6)
+    np.testing.assert_allclose(sent(method, state)[1], [2 / 3, 4 / 3], atol=1e-6)
+    np.testing.assert_allclose(method.mixing(state).sum(1), 1, atol=1e-6)
+    assert method.describe(state)["clusters"].tolist() == [0, -1, -1, 2, 1]
+
+
+def test_memory_gives_absent_clients_a_better_model(fed):
+    """Five of twelve clients take part in a round; the others get the mean, or the model of their last cluster."""
+    plain, kept = (run(f"fedcedar-{n}", fed, rounds=12, participation=0.4) for n in ("soft", "memory"))
+    assert kept.summary["received"]["mean"] > plain.summary["received"]["mean"] + 0.03
+    assert sum(label >= 0 for label in by_round(plain, "clusters")[-1]) == 5
+    assert sum(label >= 0 for label in by_round(kept, "clusters")[-1]) > 9
+
+
+def test_more_clusters_than_clients_of_a_round_are_named_before_it_starts(fed):
+    (text,) = by_round(run(FedCEDAR(clusters=5), fed, participation=0.3, rounds=1), "warning")
+    assert "5 clusters among the 4 clients" in text
+    assert not by_round(run(FedCEDAR(clusters=4), fed, participation=0.3, rounds=1), "warning")
+    assert not by_round(run(FedCEDAR(clustering=False), fed, participation=0.3, rounds=1), "warning")
 
 
 def test_ablations_by_hand():
@@ -247,7 +312,9 @@ def test_as_many_clusters_as_clients_is_no_clustering(fed):
 
 
 def test_registered_variants():
-    assert VARIANTS == ["fedcedar", "fedcedar-soft", "fedcedar-as1", "fedcedar-as2", "fedcedar-as3"]
+    assert VARIANTS == [
+        "fedcedar", "fedcedar-soft", "fedcedar-memory", "fedcedar-as1", "fedcedar-as2", "fedcedar-as3",
+    ]  # fmt: skip
     assert fedkin.method("fedcedar") == FedCEDAR()
     assert fedkin.method("fedcedar-as1") == FedCEDAR(clustering=False)
     assert fedkin.method("fedcedar-as2") == FedCEDAR(propagations=0)

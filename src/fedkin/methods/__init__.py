@@ -36,6 +36,17 @@ METHODS: dict[str, Entry] = {
         "FedCEDAR whose graph tells clusters apart: softmax of the cosines of centered centers",
         preset={"normalize": "softmax", "features": "centered", "temperature": 0.3},
     ),
+    "fedcedar-memory": Entry(
+        "fedkin.methods.fedcedar:FedCEDAR",
+        "FedCEDAR soft, whose absent clients keep their cluster for ten rounds; the mean counts clients",
+        preset={
+            "normalize": "softmax",
+            "features": "centered",
+            "temperature": 0.3,
+            "memory": 10,
+            "weighting": "size",
+        },
+    ),
     "fedcedar-as1": Entry(
         "fedkin.methods.fedcedar:FedCEDAR",
         "FedCEDAR without clustering: every client is a node of the graph",
@@ -252,6 +263,46 @@ METHODS: dict[str, Entry] = {
         "fedkin.methods.fedgroup:FedGroup",
         "clients grouped once by the direction of their first update; FedAvg in each group",
     ),
+    "fedavg-lpft": Entry(
+        "fedkin.methods.fedavg_lpft:FedAvgLPFT",
+        "FedAvg; each client trains the head first, then all of the model, before use",
+    ),
+    "feddbe": Entry(
+        "fedkin.methods.feddbe:FedDBE",
+        "FedAvg whose clients keep the bias of their features in a vector of their own, and share a mean feature",
+    ),
+    "pfedfda": Entry(
+        "fedkin.methods.pfedfda:PFedFDA",
+        "a shared body under a Gaussian classifier, whose means and covariance each client adapts",
+    ),
+    "fedpac": Entry(
+        "fedkin.methods.fedpac:FedPAC",
+        "FedRep with features held at common class centroids and heads combined for each client",
+    ),
+    "fedproto": Entry(
+        "fedkin.methods.fedproto:FedProto",
+        "own models that exchange the mean feature of each class, and nothing else",
+    ),
+    "floco": Entry(
+        "fedkin.methods.floco:Floco",
+        "one body and a simplex of heads, in which each client has a region of its own",
+    ),
+    "floco-plus": Entry(
+        "fedkin.methods.floco:Floco",
+        "Floco with a personal simplex that is held near the shared one (Floco+)",
+        preset={"personal_epochs": 1},
+    ),
+    "fedas": Entry(
+        "fedkin.methods.fedas:FedAS",
+        "FedPer whose clients align the received body with their own, weighted by Fisher information",
+    ),
+    "fedcp": Entry(
+        "fedkin.methods.fedcp:FedCP",
+        "a policy network splits features between a global and a personal head, example by example",
+    ),
+    "gpfl": Entry(
+        "fedkin.methods.gpfl:GPFL",
+        "two views of the features: one guided by common category embeddings, one for the personal head",
     "kin": Entry(
         "fedkin.methods.kin:Kin",
         "a mixture of kin's models, a model of one's own, and experts weighed on validation examples",

@@ -3,17 +3,18 @@ Wang, Chen, Wu, Das, Yang, Ma. PAKDD 2024.
 
 | symbol | here |
 |---|---|
-| w_{t,b}, C_t | replies.body[0], replies.ids: those who answered |
-| K | clusters; the centers there are: the rows of state "models" |
-| δ^k_{t,b} | state "labels": each client's cluster in the last round, -1 outside it |
+| w_{t,b}, C_t | replies.body[0], replies.ids: the clients that answered |
+| K | clusters; state "models" has one row for each center found |
+| δ^k_{t,b} | state "labels": each client's cluster, -1 if it was not in the last round |
 | w^k_{s,t}, r^{ij} | a center; state "graph" |
 | P | propagations |
-| ŵ^k_{s,t}, ⟨ŵ_{s,t}⟩ | state "models", their plain mean |
+| ŵ^k_{s,t}, ⟨ŵ_{s,t}⟩ | state "models", their mean |
 | γ, Q | the run's participation; every `activate_every` rounds |
 
-Left open by the paper and decided here: k-means++ with restarts; "normalized" cosine similarity is a division by the
-row's sum with negative cosines as 0 and the self edge included. A client whose reply was lost was not in the round.
-Similarities look at the trainable parameters, averages at the whole row. `fedcedar-soft` is no form of the paper's.
+The paper leaves open, and we decided: k-means++ with restarts; "normalized" cosine similarity divides by the row's sum,
+with negative cosines as 0 and the self edge included. A client whose reply was lost was not in the round.
+Similarities compare the trainable parameters; averages cover the whole vector. `fedcedar-soft` and `fedcedar-memory`
+(`memory`, `weighting`) are ours.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedkin.bounds import Count, Positive, Whole
 from fedkin.client.training import sgd
@@ -33,7 +35,8 @@ from fedkin.maths.graph import centered, cosine, evenness, normalized, propagati
 from fedkin.maths.kmeans import gram, kmeans, membership
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, round_half_up
 
-GRAPH_LIMIT = 100  # beyond so many centers (there only without clustering) the graph is not written to the history
+SAME_DIRECTION = 0.7  # cosine from which on a center continues one of an earlier round
+GRAPH_LIMIT = 100  # with more centers (only without clustering) the graph is not written to the history
 
 
 CITATION = r"""@inproceedings{wang2024rethinking,
@@ -52,26 +55,31 @@ class FedCEDAR(Method):
     stays = "nothing"
 
     clusters: Count = 5
-    """K: centers of k-means; fewer where fewer distinct models came back."""
+    """K: number of k-means centers; fewer if fewer distinct models came back."""
     propagations: Whole = 2
-    """P: times that the centers' models are propagated over the graph; 0: plain cluster means (AS-2)."""
+    """P: number of propagations of the centers over the graph; 0: plain cluster means (AS-2)."""
     clustering: bool = True
     """Off: every client is a node of the graph (AS-1)."""
     precise: bool = True
-    """A client of the last round gets its own cluster's model. Off: everybody gets the mean of them (AS-3)."""
+    """A client with a cluster gets its cluster's model. Off: every client gets the mean of all of them (AS-3)."""
     normalize: Literal["sum", "softmax"] = "sum"
-    """How a row of cosines becomes weights. sum (paper): negative ones as 0, divided by the sum. softmax: see
+    """How a row of cosines becomes weights. sum (paper): negative ones as 0, divided by the sum. softmax: of cosine /
     temperature."""
     temperature: Positive = 0.3
-    """Of the softmax: small values keep a cluster to itself, large ones make all alike."""
+    """Temperature of the softmax: small values keep clusters separate, large ones make all models equal."""
     features: Literal["weights", "updates", "centered"] = "weights"
-    """What cosines compare: the centers (paper), their change since the models were sent, or the centers less their
+    """What cosines compare: the centers (paper), their change since the models were sent, or the centers minus their
     mean."""
     n_init: Count = 10
-    """Starts of k-means, of which the best counts."""
+    """Number of k-means restarts; the best one is kept."""
+    memory: Whole = 0
+    """Rounds for which a client that does not take part keeps its cluster; 0 (paper): it gets the mean at once. A
+    cluster of an earlier round is matched to a new one by the direction of its center."""
+    weighting: Literal["equal", "size"] = "equal"
+    """Weights of the clusters in their mean: equal (paper), or the number of clients in each."""
     activate_every: Whole = 0
-    """Every so many rounds draw the participation from each group of clients apart; 0: never. The groups are the
-    last round's clusters and, as one more, the clients outside it."""
+    """Every so many rounds, sample the participation from each group of clients separately; 0: never. The groups are
+    the clusters and, as one more, the clients without a cluster."""
     nodes: tuple[int, ...] = ()
     """True node of each client, for the groups of activate_every in the paper's case study. No real server knows it."""
 
@@ -79,6 +87,7 @@ class FedCEDAR(Method):
         "clusters": {"clustering": True},
         "temperature": {"normalize": "softmax"},
         "n_init": {"clustering": True, "clusters": 3, "n_init": 1},
+        "memory": {"memory": 3},
         "activate_every": {"clustering": True, "activate_every": 2},
         "nodes": {"clustering": True, "activate_every": 2, "nodes": (0, 0, 0, 0, 0, 1, 1, 2)},
     }
@@ -86,25 +95,37 @@ class FedCEDAR(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nodes and not self.activate_every:
-            raise ValueError("nodes say whom activate_every draws from: give activate_every too (the paper's is 5).")
+            raise ValueError(
+                "nodes are the groups that activate_every samples from: give activate_every too (the paper's is 5)."
+            )
         if self.activate_every and not self.clustering and not self.nodes:
-            raise ValueError("activate_every without clustering has no groups to draw from: give nodes.")
+            raise ValueError("activate_every without clustering has no groups to sample from: give nodes.")
 
     # ---- server
     def init(self, fed: Server) -> State:
         if self.nodes and len(self.nodes) != fed.size:
             raise ValueError(
-                f"nodes names {len(self.nodes)} clients; the federation has {fed.size}: one label for each."
+                f"nodes names {len(self.nodes)} clients; the federation has {fed.size}: give one label each."
             )
         return {
-            "models": fed.initial(0)[None],  # round 0: the common initial model, which is nobody's: all alike
+            "models": fed.initial(0)[None],  # the common initial model; no client belongs to it yet
             "labels": torch.full((fed.size,), -1),
-            "ids": torch.arange(fed.size),
-            "mix": torch.full((1, fed.size), 1 / fed.size),
+            "absent": torch.zeros(fed.size, dtype=torch.long),
+            "directions": torch.empty(0),
+            "contributions": torch.full((1, fed.size), 1 / fed.size),
             "graph": torch.ones(1, 1, dtype=torch.float64),
             "cosines": torch.ones(1, 1, dtype=torch.float64),
             "parameters": fed.layout.parameters,
         }
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        present = len(fed.sample(1))
+        if not self.clustering or self.clusters <= present:
+            return []
+        return [
+            f"FedCEDAR looks for {self.clusters} clusters among the {present} clients of a round, so every client is a "
+            f"cluster of its own: take clusters below {present}, or a larger participation."
+        ]
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:
         if not self.activate_every or round % self.activate_every:
@@ -119,25 +140,33 @@ class FedCEDAR(Method):
         return torch.tensor(sorted(chosen))
 
     def send(self, state: State, ids: Tensor) -> Message:
-        return Message(own=(self._distributed(state["models"], state["labels"][ids]),))
+        return Message(own=(self._distributed(state, state["models"], ids),))
 
-    def _distributed(self, models: Tensor, labels: Tensor) -> Tensor:
-        """Sec. 3.5. Of `models` or of who contributed to them: a row for each client."""
+    def _distributed(self, state: State, table: Tensor, ids: Tensor) -> Tensor:
+        """Sec. 3.5: for each client its cluster's row of `table`, or the mean of the rows."""
+        labels = state["labels"][ids]
         outside = labels < 0 if self.precise else torch.ones_like(labels, dtype=torch.bool)
-        rows = models[labels.clamp(min=0)]  # condition 1: the own cluster's
-        rows[outside] = models.mean(0)  # condition 2: the mean, each cluster alike
-        return rows
+        out = table[labels.clamp(min=0)]  # condition 1: the model of its own cluster
+        members = state["labels"][state["labels"] >= 0]
+        if self.weighting == "size" and len(members):
+            sizes = members.bincount(minlength=len(table)).float()
+            out[outside] = sizes / sizes.sum() @ table
+        else:
+            out[outside] = table[: len(state["graph"])].mean(
+                0
+            )  # condition 2: the mean of this round's clusters, 1/K each
+        return out
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        rows: Tensor = replies.body[0]
-        weights = rows[:, : state["parameters"]]
+        models: Tensor = replies.body[0]
+        weights = models[:, : state["parameters"]]
         products = gram(weights)
-        labels = np.arange(len(rows))
+        labels = np.arange(len(models))
         if self.clustering:  # eq. (1)
             rng = np.random.default_rng([replies.seed, 0xCEDA2])
             labels = kmeans(products, self.clusters, restarts=self.n_init, rng=rng).labels
         center = membership(labels)
-        if self.clustering and len(center) < self.clusters and len(center) != len(state["models"]):
+        if self.clustering and len(center) < self.clusters and len(center) != len(state["graph"]):
             logging.getLogger(__name__).warning(
                 "%d distinct models came back: %d clusters instead of %d.", len(center), len(center), self.clusters
             )
@@ -149,15 +178,37 @@ class FedCEDAR(Method):
         cosines = cosine(centered(between) if self.features == "centered" else between)
         graph = normalized(cosines, self.normalize, self.temperature)  # sec. 3.3
         mix = torch.from_numpy(propagation(graph, self.propagations) @ center).float()  # eq. (2)
+        new = {
+            "models": mix @ models,
+            "contributions": torch.zeros(len(mix), len(state["labels"])).index_copy_(1, replies.ids, mix),
+        }
+        if self.memory:
+            apart = torch.from_numpy(center - center.mean(0)).float() @ weights
+            new["directions"] = F.normalize(apart, dim=1)
         return {
-            "models": mix @ rows,
-            "labels": torch.full_like(state["labels"], -1).index_put((replies.ids,), torch.from_numpy(labels)),
-            "ids": replies.ids,
-            "mix": mix,
+            **self._remember(state, new, replies.ids, torch.from_numpy(labels)),
             "graph": torch.from_numpy(graph),
             "cosines": torch.from_numpy(cosines),
-            "parameters": state["parameters"],
         }
+
+    def _remember(self, state: State, new: State, ids: Tensor, labels: Tensor) -> State:
+        """This round's clusters, and clusters of earlier rounds that absent clients still belong to.
+
+        A cluster of an earlier round becomes the new cluster whose center lies in the same direction from the mean of
+        the centers. Without such a cluster it stays as it was: perhaps none of its clients took part in this round.
+        """
+        absent = (state["absent"] + 1).index_fill(0, ids, 0)
+        before = torch.where((absent > 0) & (absent <= self.memory), state["labels"], -1)
+        known = before[before >= 0].unique()
+        if len(known):
+            likeness, nearest = (state["directions"][known] @ new["directions"].T).max(1)
+            lost = known[likeness < SAME_DIRECTION]
+            found = torch.full((len(state["models"]),), -1)
+            found[known] = nearest
+            found[lost] = len(new["models"]) + torch.arange(len(lost))
+            before[before >= 0] = found[before[before >= 0]]
+            new = {name: torch.cat([table, state[name][lost]]) for name, table in new.items()}
+        return {**state, **new, "labels": before.index_put((ids,), labels), "absent": absent}
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -170,13 +221,11 @@ class FedCEDAR(Method):
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        """A_t = D · R^P · M: D distributes, M averages members into centers."""
-        contributions = torch.zeros(len(state["mix"]), len(state["labels"]))
-        contributions[:, state["ids"]] = state["mix"]
-        return self._distributed(contributions, state["labels"])
+        """A_t = D · R^P · M: M averages members into centers, D distributes the centers' models."""
+        return self._distributed(state, state["contributions"], torch.arange(len(state["labels"])))
 
     def describe(self, state: State) -> dict[str, Any]:
-        """With `clusters` and `graph`, `maths.graph.edge_auc` tells how well true edges are recovered."""
+        """`maths.graph.edge_auc` of `clusters` and `graph` says how well the graph recovers known edges."""
         graph = state["graph"]
         out = {"clusters": state["labels"], "centers": len(graph), "graph_evenness": evenness(graph.numpy())}
         return {**out, "graph": graph, "cosines": state["cosines"]} if len(graph) <= GRAPH_LIMIT else out
