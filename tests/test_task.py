@@ -73,8 +73,8 @@ def test_class_weights():
     each = F.cross_entropy(LOGITS, LABELS, reduction="none") * torch.tensor([1.0, 3.0])[LABELS]
     assert float(weighted.loss(LOGITS, LABELS)) == pytest.approx(float(each.mean()), rel=1e-5)
     assert float(weighted.loss(LOGITS, LABELS, "sum")) == pytest.approx(float(each.sum()), rel=1e-5)
-    assert not weighted.plain
-    assert Classification().plain
+    assert not weighted.is_cross_entropy
+    assert Classification().is_cross_entropy
     with pytest.raises(ValueError, match="class_weights has 2 entries; there are 4 classes"):
         weighted.loss(MANY, CLASSES)
 

@@ -303,6 +303,7 @@ METHODS: dict[str, Entry] = {
     "gpfl": Entry(
         "fedkin.methods.gpfl:GPFL",
         "two views of the features: one guided by common category embeddings, one for the personal head",
+    ),
     "kin": Entry(
         "fedkin.methods.kin:Kin",
         "a mixture of kin's models, a model of one's own, and experts weighed on validation examples",

@@ -1,0 +1,167 @@
+"""A run that is kept can be used: the same model, the same numbers, newcomers, export; for every method."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedkin
+from fedkin.data.federation import Federation, federate
+from fedkin.methods import METHODS
+from fedkin.results.run import Run
+
+
+@cache
+def federation() -> Federation:
+    return federate("digits", partition="dirichlet", clients=5, alpha=0.5, seed=3, samples_per_client=60)
+
+
+@cache
+def newcomer() -> tuple[torch.Tensor, torch.Tensor]:
+    other = federate("digits", partition="dirichlet", clients=5, alpha=0.5, seed=9, samples_per_client=60)
+    return other.data(0).x, other.data(0).y
+
+
+def trained(name: str, out: Path | None = None) -> Run:
+    return fedkin.run(name, federation(), rounds=3, epochs=1, lr=0.1, engine="serial", out=out, model="mlp")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_model_gives_what_was_measured(name, tmp_path):
+    run = trained(name, tmp_path / "run")
+    loaded = fedkin.load(tmp_path / "run")
+    measured = run.history.values("personal", round=3)
+    for client in (0, 4):
+        test = federation().test(client)
+        for which in (run, loaded):
+            assert which.evaluate(client, test.x, test.y)["accuracy"] == pytest.approx(measured[client])
+    again = loaded.predict_scores(run.clients[0], federation().test(0).x)
+    np.testing.assert_array_equal(again, run.predict_scores(run.clients[0], federation().test(0).x))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_newcomer_gets_a_model_and_the_run_stays_as_it_is(name):
+    run = trained(name)
+    before = {client: run.predict_scores(client, federation().test(0).x) for client in run.clients}
+    x, y = newcomer()
+    joined = run.join("east", x, y)
+    assert joined.examples == round(0.2 * len(y))
+    assert 0 <= joined.expected["accuracy"] <= 1
+    with torch.no_grad():
+        scores = joined.model(x)
+    assert scores.shape == (len(y), 10)
+    assert bool(torch.isfinite(scores).all())
+    for client, was in before.items():
+        np.testing.assert_array_equal(run.predict_scores(client, federation().test(0).x), was)
+
+
+def test_a_newcomer_is_better_off_than_with_the_initial_model():
+    run = fedkin.run("fedavg-ft", federation(), rounds=8, epochs=2, lr=0.1, engine="serial", model="mlp")
+    x, y = newcomer()
+    initial = fedkin.run("fedavg-ft", federation(), rounds=1, epochs=1, lr=1e-6, engine="serial", model="mlp")
+    assert run.join("east", x, y).expected["accuracy"] > initial.join("east", x, y).expected["accuracy"] + 0.2
+
+
+def test_a_run_without_a_folder_has_its_models_too():
+    run = trained("fedavg")
+    assert run.folder is None
+    assert run.predict("client 1", federation().test(1).x).shape == (len(federation().test(1).y),)
+    chances = run.predict_proba(1, federation().test(1).x)
+    np.testing.assert_allclose(chances.sum(1), 1, atol=1e-5)
+    with pytest.raises(ValueError, match="run it with out=FOLDER"):
+        run.report()
+
+
+def test_what_is_wrong_is_said(tmp_path):
+    run = trained("fedavg")
+    with pytest.raises(ValueError, match=r"no client 'north' in this run; its clients are client 0, client 1"):
+        run.model("north")
+    with pytest.raises(ValueError, match=r"Examples of this run have shape \[1, 8, 8\]; these have \[7\]"):
+        run.predict(0, np.zeros((3, 7), np.float32))
+    with pytest.raises(ValueError, match=r"not the folder of a finished run: it has no config.json"):
+        fedkin.load(tmp_path)
+    with pytest.raises(ValueError, match=r"ends in .onnx or .pt2"):
+        run.export(0, tmp_path / "north.txt")
+    with pytest.raises(ValueError, match=r"a newcomer needs at least 2"):
+        run.join("east", *(part[:1] for part in newcomer()))
+    quiet = fedkin.run("fedavg", federation(), rounds=1, engine="serial", model="mlp", save_models=False)
+    with pytest.raises(ValueError, match="kept no personal models"):
+        quiet.model(0)
+
+
+def test_damage_is_said(tmp_path):
+    trained("fedavg", tmp_path / "run")
+    (tmp_path / "run" / "summary.json").write_text("{")
+    with pytest.raises(ValueError, match=r"summary.json is damaged"):
+        fedkin.load(tmp_path / "run")
+
+
+def test_in_a_fresh_process(tmp_path):
+    run = trained("knnper", tmp_path / "run")
+    x = federation().test(2).x
+    np.save(tmp_path / "x.npy", x.numpy())
+    code = (
+        "import fedkin, numpy, sys, json\n"
+        f"run = fedkin.load({str(tmp_path / 'run')!r})\n"
+        f"x = numpy.load({str(tmp_path / 'x.npy')!r})\n"
+        "print(json.dumps(run.predict('client 2', x).tolist()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == run.predict("client 2", x).tolist()
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+def test_export_gives_the_same_numbers(suffix, tmp_path):
+    x = federation().test(0).x
+    run = trained("fedper")
+    path = run.export(0, tmp_path / f"north.{suffix}")
+    expected = run.predict_scores(0, x).numpy()
+    if suffix == "pt2":
+        found = torch.export.load(path).module()(x).detach().numpy()
+    else:
+        runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+        session = runtime.InferenceSession(path.read_bytes())
+        found = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["knnper", "fedrod"])
+def test_what_is_not_one_network_is_not_exported(name, tmp_path):
+    with pytest.raises(ValueError, match=r"is not one network"):
+        trained(name).export(0, tmp_path / "model.onnx")
+
+
+class Small(nn.Module):
+    def __init__(self, shape=(1, 8, 8), classes=10):
+        super().__init__()
+        self.layer = nn.Linear(64, classes)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+
+def test_a_model_of_ones_own_is_found_again(tmp_path):
+    run = fedkin.run("fedavg", federation(), rounds=1, engine="serial", model=Small, out=tmp_path / "run")
+    loaded = fedkin.load(tmp_path / "run")
+    x = federation().test(0).x
+    np.testing.assert_array_equal(loaded.predict_scores(0, x), run.predict_scores(0, x))
+
+
+def test_one_that_cannot_be_found_can_be_given(tmp_path):
+    def hidden(shape, classes):
+        return Small(shape, classes)
+
+    run = fedkin.run("fedavg", federation(), rounds=1, engine="serial", model=hidden, out=tmp_path / "run")
+    with pytest.raises(ValueError, match=r"cannot be imported .* give it with load\(folder, model=…\)"):
+        fedkin.load(tmp_path / "run")
+    loaded = fedkin.load(tmp_path / "run", model=hidden)
+    x = federation().test(0).x
+    np.testing.assert_array_equal(loaded.predict_scores(0, x), run.predict_scores(0, x))
