@@ -44,6 +44,7 @@ NAMES = [
     "pfedgat",
     "pfedgat-v2",
     "pfedgat-direct",
+    "pfedgat-v2-direct",
     "fedah",
     "clusterfl",
     "clusterfl-kmeans",

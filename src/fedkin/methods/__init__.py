@@ -182,8 +182,13 @@ METHODS: dict[str, Entry] = {
     ),
     "pfedgat-direct": Entry(
         "fedkin.methods.pfedgat:PFedGAT",
-        "pFedGAT without the network: the matrix of who learns from whom is itself learned",
-        preset={"attention": "direct", "gat_optimizer": "adam", "gat_lr": 0.1, "prior": 0.1},
+        "pFedGAT without the network: the matrix of who learns from whom is learned directly",
+        preset={"attention": "direct"},
+    ),
+    "pfedgat-v2-direct": Entry(
+        "fedkin.methods.pfedgat:PFedGAT",
+        "pfedgat-v2 without the network, with the same optimizer, rate and prior",
+        preset={"attention": "direct", "gat_optimizer": "adam", "gat_lr": 1e-3, "prior": 0.1},
     ),
     "fedah": Entry(
         "fedkin.methods.fedah:FedAH",
