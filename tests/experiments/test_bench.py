@@ -142,6 +142,9 @@ def test_a_small_board(tmp_path, digits, capsys, monkeypatch):
     assert by_name["local"]["accuracy"]["skewed"] > by_name["fedavg"]["accuracy"]["skewed"]
     assert set(by_name["local"]["lr"].values()) <= set(bench.GRID)
     assert "| method | mean rank |" in (tmp_path / "leaderboard.md").read_text()
+    page = (tmp_path / "leaderboard.html").read_text()
+    assert "{{" not in page
+    assert json.loads(page.split('id="data">')[1].split("</script>")[0])["methods"] == found["methods"]
     # the stored cells are enough
     shutil.rmtree(tmp_path / "runs")
     monkeypatch.setattr(carry_out, "run_one", lambda *a: pytest.fail("it was run again"))
