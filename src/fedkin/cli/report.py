@@ -16,7 +16,14 @@ class Report:
 
 
 def command(words: list[str]) -> int:
-    folders, flags = parsing.folders(words, Report, "report", "One self-contained HTML page of runs or a comparison.")
+    folders, flags = parsing.folders(
+        words, Report, "report", "One self-contained HTML page of runs, a comparison or a leaderboard."
+    )
+    if len(folders) == 1 and (Path(folders[0]) / "leaderboard.json").exists():
+        from fedkin.experiments.board_page import write_page
+
+        print(f"Report: {write_page(Path(folders[0]), flags.out)}")
+        return 0
     from fedkin.report import page
 
     print(f"Report: {page.write(folders, flags.out, cite(page.labels(folders)))}")
