@@ -21,6 +21,8 @@ from fedkin.results.history import History
 from tests.deploy.memory import Memory
 from tests.deploy.sites import FIRST_CIRCLE, NAMES
 
+pytestmark = pytest.mark.processes
+
 
 class Clock:
     """Time that passes only where the server waits: no site is too slow because the machine is busy."""

@@ -19,6 +19,8 @@ from fedkin.engine import scheduler
 from fedkin.engine.runner import ClientError
 from fedkin.results.store import equal
 
+pytestmark = pytest.mark.processes
+
 BAD = 3  # the client that misbehaves, told by its number of training rows
 
 

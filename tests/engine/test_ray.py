@@ -28,6 +28,8 @@ from fedkin.registry import load_path
 from fedkin.results.store import equal
 from tests.processes import family, needs_linux, wait_until_gone
 
+pytestmark = pytest.mark.processes
+
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: fedkin[ray]")
 
 
