@@ -29,6 +29,7 @@ def test_readme_has_what_is_tested():
     assert "make test" in README
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("command", COMMANDS)
 def test_readme_command(command, tmp_path):
     if " deploy " in command:
@@ -42,6 +43,7 @@ def test_readme_command(command, tmp_path):
         assert done.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("code", [text for kind, text in BLOCKS if kind == "python"])
 def test_readme_code(code, tmp_path):
     assert len(code.strip().splitlines()) <= 12
@@ -50,6 +52,7 @@ def test_readme_code(code, tmp_path):
     assert "fedavg-ft" in done.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_example(path, tmp_path):
     done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True)
@@ -57,6 +60,7 @@ def test_example(path, tmp_path):
     assert done.stdout
 
 
+@pytest.mark.processes
 def test_own_method_of_the_examples_keeps_the_contract():
     done = subprocess.run(
         [sys.executable, "-m", "fedkin", "verify", "examples/own_method.py:KeepTheHead"],
@@ -65,6 +69,7 @@ def test_own_method_of_the_examples_keeps_the_contract():
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.processes
 def test_demo(tmp_path):
     done = subprocess.run([sys.executable, "-m", "fedkin", "demo"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
