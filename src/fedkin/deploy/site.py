@@ -99,7 +99,7 @@ class SiteConfig:
 
     def arrays(self) -> Arrays:
         """The site's own file."""
-        several = {
+        several: dict[str, Any] = {
             name: [part.strip() for part in getattr(self, name).split(",") if part.strip()]
             for name in ("ignore", "categorical", "missing")
         }
