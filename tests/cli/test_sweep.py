@@ -18,11 +18,12 @@ def test_the_best_on_validation_is_chosen_and_can_be_run(call, tmp_path):
     assert code == 0, err
     trials = json.loads((tmp_path / "all" / "sweep.json").read_text())["trials"]
     assert len(trials) == 4
-    scores = [trial["validation"] for trial in trials]
-    assert scores == sorted(scores, reverse=True)
+    for trial in trials:
+        config = json.loads((tmp_path / "all" / trial["folder"] / "seed-1" / "config.json").read_text())
+        assert (config["method"]["mu"], config["training"]["lr"]) == (trial["fields"]["mu"], trial["training"]["lr"])
     assert "test" not in trials[0], "nobody should choose by test examples"
     # by hand: the mean over seeds of the mean over clients, after the last round
-    best = trials[0]
+    best = max(trials, key=lambda trial: trial["validation"])
     again = []
     for seed in (0, 1):
         clients = fedkin.federate("digits", clients=5, samples_per_client=40, validation=0.3, seed=seed)

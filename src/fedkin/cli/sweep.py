@@ -144,7 +144,8 @@ def _kept_trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
 
     with Folder(out, "sweep"):
         trials = _trials(label, plans, flags)
-        write_json(out / "sweep.json", {"method": label, "chosen by": "validation", "trials": _plain(trials)})
+        listed = [{"folder": f"trial-{i + 1}", **trial} for i, trial in enumerate(_plain(trials))]
+        write_json(out / "sweep.json", {"method": label, "chosen by": "validation", "trials": listed})
     return trials
 
 
