@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedkin.registry import Entry, construct, load_path, lookup
+from fedkin.registry import Entry, construct, load_path, lookup, parse_label, plug_ins
 
 if TYPE_CHECKING:
     from fedkin.protocol import Method
@@ -312,11 +312,16 @@ METHODS: dict[str, Entry] = {
 }
 
 
-def method(name: str, **fields: Any) -> Method:
-    """A method by its name, or by `file.py:Class` for one of your own."""
+METHODS.update(plug_ins("fedkin.methods", METHODS))
+
+
+def method(label: str, **fields: Any) -> Method:
+    """A method by its name, or by `file.py:Class` for one of your own; fields may follow: `fedprox,mu=1`."""
+    name, values = parse_label(label)
+    values |= fields
     if ":" in name:
-        made: Method = construct(load_path(name), name, fields)
+        made: Method = construct(load_path(name), name, values)
         return made
     entry = lookup(METHODS, name, "method")
-    made = construct(entry.load(), name, {**entry.preset, **fields})
+    made = construct(entry.load(), name, {**entry.preset, **values})
     return made

@@ -135,8 +135,8 @@ class Network:
             )
         self.flat.copy_(row)
         if self.layout.frozen:  # a mean of equal numbers is off by rounding, and a method may have made others
-            start, stop = self.layout.parameters, self.layout.parameters + self.layout.frozen
-            self.flat[start:stop] = self.initial[start:stop]
+            held = slice(self.layout.parameters, self.layout.parameters + self.layout.frozen)
+            self.flat[held] = self.initial[held]
         for counter, start in zip(self._counters, self._counter_start):
             counter.copy_(start)
 
