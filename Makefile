@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check slow browser clean
+.PHONY: demo test check slow flaky browser clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -29,6 +29,16 @@ browser:
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# The tests that start processes, a browser, Ray or Flower, several times and in random order. The number of a run is
+# the seed of its order: `pytest -m processes --random-order-seed=3` repeats the order of the third.
+TIMES ?= 10
+flaky: $(READY) browser
+	@failed=0; for run in $$(seq $(TIMES)); do \
+	  echo "flaky: run $$run of $(TIMES)"; \
+	  $(BIN)/python -m pytest -n auto --dist worksteal -m 'processes and not slow' --random-order-seed=$$run || \
+	    failed=$$((failed + 1)); \
+	done; echo "flaky: $$failed of $(TIMES) runs failed"; test $$failed = 0
 
 clean:
 	rm -rf .venv runs

@@ -78,24 +78,25 @@ def paper_page(paper: str, found: dict[str, Outcome], page: str) -> str:
 
 
 # ---- the claims page
-def claim_counts(found: Iterable[dict[str, Any]]) -> dict[str, int]:
-    claims = list(found)
-    return {verdict: sum(1 for c in claims if c["verdict"] == verdict) for verdict in VERDICTS}
+def tally(claims: Iterable[dict[str, Any]]) -> list[str]:
+    """How many claims have each verdict, and how many of those that were measured are decided."""
+    found = [claim["verdict"] for claim in claims]
+    decided = sum(verdict in DECIDED for verdict in found)
+    measured = len(found) - found.count("not measured")
+    return [*(str(found.count(verdict)) for verdict in VERDICTS), f"{decided} of {measured}" if measured else "–"]
 
 
 def index(stored: dict[str, dict[str, Any]]) -> str:
     """One table of all claims; `stored` maps PAPER/ITEM to its outcome as JSON."""
-    every = [claim for one in stored.values() for claim in one["claims"]]
+    every = {name: one["claims"] for name, one in stored.items()}
     rows = []
     for paper, title in TITLES.items():
-        counts = claim_counts(c for name, one in stored.items() if name.startswith(f"{paper}/") for c in one["claims"])
-        decided = sum(counts[v] for v in DECIDED)
-        measured = sum(counts.values()) - counts["not measured"]
-        share = f"{decided} of {measured}" if measured else "–"
-        rows.append([f"[{title}]({paper}.md)", *(str(counts[v]) for v in VERDICTS), share])
-    counts = claim_counts(every)
-    decided, measured = sum(counts[v] for v in DECIDED), len(every) - counts["not measured"]
-    rows.append(["all", *(str(counts[v]) for v in VERDICTS), f"{decided} of {measured}"])
+        own = [c for name, found in every.items() if name.startswith(f"{paper}/") for c in found if not c.get("ours")]
+        rows.append([f"[{title}]({paper}.md)", *tally(c for c in own if c["measure"] != "received")])
+        if again := [c for c in own if c["measure"] == "received"]:
+            rows.append([f"{title}, on the received model", *tally(again)])
+    rows.append(["all", *tally(c for found in every.values() for c in found if not c.get("ours"))])
+    rows.append(["our own claims", *tally(c for found in every.values() for c in found if c.get("ours"))])
     parts = [
         "# What the four papers claim, and what we found",
         "",

@@ -34,7 +34,7 @@ from fedkin.protocol import Replies, Server, Training
 CLIENTS, ROWS = 10, 300
 PAPER = {"gat_optimizer": "sgd", "gat_lr": 0.01}
 V2 = dict(METHODS["pfedgat-v2"].preset)
-DIRECT = dict(METHODS["pfedgat-direct"].preset)
+DIRECT = {"attention": "direct", "gat_optimizer": "adam", "gat_lr": 0.1, "prior": 0.1}
 FORMATS = {"up MB": ".1f", "spread": ".2g"}
 
 
@@ -102,7 +102,7 @@ def groups(arguments: Any) -> None:
     ours = {f"{name}; settings of v2": method for name, method in forms(V2).items()}
     free = {
         "direct; SGD 0.01": PFedGAT(attention="direct", **PAPER),
-        "direct; settings of pfedgat-direct": PFedGAT(**DIRECT),
+        "direct; Adam 0.1, prior 0.1": PFedGAT(**DIRECT),
         "fedavg": fedkin.method("fedavg"),
     }
     table({**paper, **ours, **free}, columns, arguments, groups=True)
@@ -114,7 +114,7 @@ def iid(arguments: Any) -> None:
         "pfedgat-v2": fedkin.method("pfedgat-v2"),
         "pfedgat-v2, no prior": PFedGAT(**{**V2, "prior": 0.0}),
         "pfedgat-v2, Glorot start": PFedGAT(**{**V2, "start": "glorot"}),
-        "pfedgat-direct": fedkin.method("pfedgat-direct"),
+        "direct; Adam 0.1, prior 0.1": PFedGAT(**DIRECT),
     }
     table(rows, ("spread", "deviation", "received"), arguments, groups=False)
 
@@ -122,7 +122,8 @@ def iid(arguments: Any) -> None:
 def feedback(arguments: Any) -> None:
     columns = ("same", "other", "received", "up MB")
     modes = ("gradient", "delta", "scalar")
-    rows = {f"{name}, {m}": fedkin.method(name, feedback=m) for name in ("pfedgat-v2", "pfedgat-direct") for m in modes}
+    rows = {f"pfedgat-v2, {m}": PFedGAT(**V2, feedback=m) for m in modes}
+    rows |= {f"direct, {m}": PFedGAT(**DIRECT, feedback=m) for m in modes}
     table(rows, columns, arguments, groups=True)
 
 
@@ -139,7 +140,7 @@ def joins(arguments: Any) -> None:
         f"\n{arguments.data}: clients 4 and 9 join for the last 3 of {arguments.rounds} rounds, seeds {arguments.seeds}"
     )
     print("| | received by the two | same, of the two | other, of the two |\n|---|---|---|---|")
-    for name in ("pfedgat", "pfedgat-v2", "pfedgat-direct", "fedavg"):
+    for name in ("pfedgat", "pfedgat-v2", "pfedgat-v2-direct", "fedavg"):
         found = []
         for seed in arguments.seeds:
             fed = federation(arguments.data, seed, groups=True)

@@ -1,4 +1,4 @@
-"""Your own data: arrays in memory, with a name for the client of each row."""
+"""Your own data: arrays in memory, and the name of the client that each example belongs to."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ import fedkin
 rng = np.random.default_rng(0)
 hospital = np.repeat(["north", "south", "east"], [150, 80, 40])
 x = rng.normal(size=(270, 6)).astype("float32")
-y = (x[:, 0] + np.where(hospital == "south", -1, 1) * x[:, 1] > 0).astype(int)  # the south sees things differently
+y = (x[:, 0] + np.where(hospital == "south", -1, 1) * x[:, 1] > 0).astype(int)  # the rule differs in the south
 
 clients = fedkin.federate(fedkin.from_arrays(x, y, client=hospital), partition="by_group")
 for name in ("local", "fedavg", "fedavg-ft"):

@@ -1,4 +1,4 @@
-"""Your own method: each client keeps its head (last layer) and shares the rest, as FedPer does. Check it with
+"""Your own method: each client keeps its head (its last layer) and shares the rest, as in FedPer. To check it:
 
 fedkin verify examples/own_method.py:KeepTheHead
 """
@@ -11,12 +11,13 @@ from torch import Tensor
 
 import fedkin
 from fedkin import Client, Message, Method, Replies, Reply, Server
+from fedkin.bounds import FractionBelow1
 
 
 @dataclass(frozen=True)
 class KeepTheHead(Method):
-    server_momentum: float = 0.0
-    """Of the server's model."""
+    server_momentum: FractionBelow1 = 0.0
+    """Momentum of the shared body at the server; 0 is the plain mean."""
 
     def init(self, fed: Server) -> dict:
         body = fed.initial(0)[fed.layout.body]
@@ -27,9 +28,9 @@ class KeepTheHead(Method):
 
     def joined(self, client: Client, body: Tensor) -> Tensor:
         """The shared body with this client's own head."""
-        row = client.state.get("model", client.net.initial).clone()
-        row[client.net.layout.body] = body
-        return row
+        vector = client.state.get("model", client.net.initial).clone()
+        vector[client.net.layout.body] = body
+        return vector
 
     def local(self, client: Client, message: Message) -> Reply:
         model = fedkin.sgd(client, self.joined(client, message.shared[0]))

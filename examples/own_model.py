@@ -1,4 +1,4 @@
-"""Your own network: any nn.Module. Float buffers (batch norm's statistics) travel and are averaged, counters do not."""
+"""Your own network: any nn.Module. Float buffers, such as batch norm's statistics, are averaged like parameters."""
 
 from torch import nn
 

@@ -109,6 +109,7 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
+@pytest.mark.processes
 def test_import_fedkin_imports_nothing_else_and_so_is_quick():
     code = (
         "import sys; before = set(sys.modules); import fedkin; dir(fedkin);"
@@ -118,6 +119,7 @@ def test_import_fedkin_imports_nothing_else_and_so_is_quick():
     assert python(code) == "fedkin"
 
 
+@pytest.mark.processes
 def test_the_registries_do_not_import_torch():
     code = (
         "import sys; from fedkin.methods import METHODS; from fedkin.models import MODELS;"

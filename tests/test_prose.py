@@ -1,14 +1,20 @@
-"""README's commands and code, and the examples: prose that nobody runs drifts."""
+"""The commands and code of README, pages and examples are run here: prose that nobody runs drifts."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+
+import fedkin
+from fedkin.methods.fedavg import FedAvg
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -29,12 +35,13 @@ def test_readme_has_what_is_tested():
     assert "make test" in README
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("command", COMMANDS)
 def test_readme_command(command, tmp_path):
     if " deploy " in command:
         pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin[flower]'")
     maker = next(c for c in COMMANDS if "--out runs/first" in c)
-    # what looks at a run needs it first
+    # a command that reads a run needs it first
     for line in dict.fromkeys([maker, command] if "runs/first" in command else [command]):
         words = [sys.executable, "-m", "fedkin", *shlex.split(line)[1:]]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
@@ -42,6 +49,66 @@ def test_readme_command(command, tmp_path):
         assert done.stdout
 
 
+def test_readme_counts_the_methods():
+    from fedkin.methods import METHODS
+
+    claimed = int(re.search(r"more than (\d+) such methods", README)[1])
+    assert len({entry.target for entry in METHODS.values()}) > claimed
+
+
+def commands(page: str) -> list[str]:
+    """The commands of a page, in their order."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.startswith("fedkin ")]
+
+
+@pytest.mark.parametrize("page", ["docs/command-line.md", "docs/extending.md"])
+def test_commands_of_a_page_run_one_after_the_other(page, tmp_path):
+    assert len(commands(page)) >= 3
+    for command in commands(page):
+        words = [sys.executable, "-m", "fedkin", *shlex.split(command)[1:]]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.stdout
+
+
+def test_the_settings_file_of_the_page_can_be_used(tmp_path):
+    text = (ROOT / "docs/command-line.md").read_text()
+    (tmp_path / "run.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
+    words = [sys.executable, "-m", "fedkin", "run", "--config", "run.toml", "--out", "run"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["method"]["mu"] == 0.5
+    assert config["federation"]["partition_options"]["alpha"] == 0.2
+    assert config["training"]["epochs"] == 2
+
+
+def test_what_predict_receives_as_the_page_says():
+    """docs/extending.md: eval mode, no gradients, at most 128 examples, the received vector and the personal model."""
+    seen: list[tuple[str, bool, bool, int]] = []
+
+    @dataclass(frozen=True)
+    class Looks(FedAvg):
+        def personal(self, client, message, trained):
+            return {"own": trained().body[0]}
+
+        def predict(self, client, model, x):
+            kind = "vector" if isinstance(model, torch.Tensor) else "personal"
+            seen.append((kind, client.net.module.training, torch.is_grad_enabled(), len(x)))
+            return super().predict(client, model if kind == "vector" else model["own"], x)
+
+    clients = fedkin.federate("digits", clients=2, test=0.5, validation=0.0)
+    assert min(len(split.test) for split in clients.splits) > 128
+    assert all(len(clients.data(c).validation.y) == 0 for c in range(2)), "validation may be empty"
+    fedkin.run(Looks(), clients, rounds=1, engine="serial", save_models=False)
+    assert {kind for kind, *_ in seen} == {"vector", "personal"}
+    assert {training for _, training, *_ in seen} == {False}
+    assert {gradients for _, _, gradients, _ in seen} == {False}
+    assert max(size for *_, size in seen) == 128
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("code", [text for kind, text in BLOCKS if kind == "python"])
 def test_readme_code(code, tmp_path):
     assert len(code.strip().splitlines()) <= 12
@@ -50,6 +117,7 @@ def test_readme_code(code, tmp_path):
     assert "fedavg-ft" in done.stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_example(path, tmp_path):
     done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True)
@@ -57,6 +125,7 @@ def test_example(path, tmp_path):
     assert done.stdout
 
 
+@pytest.mark.processes
 def test_own_method_of_the_examples_keeps_the_contract():
     done = subprocess.run(
         [sys.executable, "-m", "fedkin", "verify", "examples/own_method.py:KeepTheHead"],
@@ -65,6 +134,7 @@ def test_own_method_of_the_examples_keeps_the_contract():
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.processes
 def test_demo(tmp_path):
     done = subprocess.run([sys.executable, "-m", "fedkin", "demo"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
-"""`fedkin verify`: the properties that every method must have, on a small federation of digits.
+"""`fedkin verify`: the properties that every method must have, checked on a small federation of digits.
 
-They catch what papers' code gets wrong: a regularizer without a gradient, a server that never moves, positions used as
-client ids, state that leaks between clients or is lost on a restart.
+They catch common mistakes of research code: a regularizer without a gradient, a server model that never changes,
+positions used as client ids, state that leaks between clients or is lost on a restart.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Outcome:
 
 
 class Broken(Exception):
-    """A property does not hold."""
+    """Raised when a property does not hold."""
 
 
 @cache
 def federation() -> Federation:
-    """Eight small clients of unlike sizes and labels."""
+    """Eight small clients that differ in size and labels."""
     made = federate("digits", partition="dirichlet", clients=8, alpha=0.5, minimum=20, samples_per_client=60, seed=1)
     splits = [
         replace(s, train=s.train[np.linspace(0, len(s.train) - 1, 42 - 4 * i).astype(int)])
@@ -67,8 +67,10 @@ def federation() -> Federation:
 
 
 def verify(name: str | Method, *, ray: bool = False) -> Iterator[Outcome]:
-    """Check a method (a name, `file.py:Class`, or an instance) against every property, one after the other; with `ray`
-    also that the Ray engine agrees, which takes seconds to start."""
+    """Check a method (a name, `file.py:Class`, or an instance) against every property, one after the other.
+
+    With `ray`, check too that the Ray engine agrees; starting Ray takes some seconds.
+    """
     try:
         method = by_name(name) if isinstance(name, str) else name
     except Exception as error:
@@ -95,28 +97,28 @@ def _plain(method: Method) -> Run:
 
 def is_frozen(method: Method) -> None:
     if not is_dataclass(method) or not type(method).__dataclass_params__.frozen:
-        raise Broken("put @dataclass(frozen=True) above the class: its fields are the hyper-parameters.")
+        raise Broken("put @dataclass(frozen=True) above the class; its fields are the hyper-parameters.")
     taken = {f.name for kind in (Options, Training) for f in fields(kind)} | set(RUN_FLAGS)
     if clash := sorted(taken & {f.name for f in fields(method)}):
-        raise Broken(f"{', '.join(clash)} is a flag of every run: name the field otherwise (server_{clash[0]}, …).")
+        raise Broken(f"{', '.join(clash)} is a flag of every run: rename the field (server_{clash[0]}, …).")
 
 
 def engines_agree(method: Method) -> None:
     one = _plain(method)
     for workers in (1, 2):
         two = outcome(method, engine="pool", workers=workers)
-        _same(one, two, f"one by one and with {workers} workers")
+        _same(one, two, f"serially and with {workers} workers")
 
 
 def ray_agrees(method: Method) -> None:
-    _same(_plain(method), outcome(method, engine="ray", workers=2), "one by one and on Ray")
+    _same(_plain(method), outcome(method, engine="ray", workers=2), "serially and on Ray")
 
 
 def resumes(method: Method) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = {"out": folder, "checkpoint_every": 1}
         outcome(method, **settings, rounds=2)
-        _same(_plain(method), outcome(method, **settings), "straight and stopped after round 2")
+        _same(_plain(method), outcome(method, **settings), "without a stop and stopped after round 2")
 
 
 def state_round_trips(method: Method) -> None:
@@ -124,7 +126,7 @@ def state_round_trips(method: Method) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_state(Path(folder) / "state", state)
         if not equal(load_state(Path(folder) / "state"), _listed(state)):
-            raise Broken("the server's state changes when it is written and read")
+            raise Broken("the server's state changes when it is saved and loaded")
 
 
 def moves(method: Method) -> None:
@@ -147,8 +149,9 @@ def every_field_matters(method: Method) -> str:
             if _outcome(before) == _outcome(outcome(changed, **settings)):
                 was = getattr(base, item.name)
                 raise Broken(
-                    f"{item.name}={other!r} gives the same outcome as {item.name}={was!r}. Either it does nothing, or "
-                    f"it needs company: matters = {{'{item.name}': {{…other fields…}}}}"
+                    f"{item.name}={other!r} gives the same outcome as {item.name}={was!r}. Either the field does "
+                    "nothing, or it has an effect only together with other settings: declare them with "
+                    f"matters = {{'{item.name}': {{…other fields…}}}}"
                 )
             tried += 1
     return f" ({tried} changes tried)"
@@ -156,8 +159,8 @@ def every_field_matters(method: Method) -> str:
 
 def survives_lost_replies(method: Method) -> None:
     result = outcome(method, lost=0.5, rounds=6)
-    if not any(row.value == "lost on the way" for row in result.history.select("dropped")):
-        raise Broken("no reply was lost: this check found nothing to check")
+    if not any(record.value == "lost on the way" for record in result.history.select("dropped")):
+        raise Broken("no reply was lost, so this check could not check anything")
     _finite(result)
 
 
@@ -172,21 +175,21 @@ def comes_and_goes(method: Method) -> None:
         for rounds in (2, 3, 5):
             stopped = outcome(method, **settings, rounds=rounds, out=Path(folder) / "stopped")
     _finite(result)
-    _same(result, stopped, "straight and stopped around the coming and going")
+    _same(result, stopped, "without a stop and stopped while clients join and leave")
     there = {round: set(range(1 if round >= 4 else 0, 8 if round >= 3 else 7)) for round in range(1, 6)}
     asked: set[int] = set()
     for round, ids in there.items():
         measured = set(result.history.values("personal", round=round))
         if measured != ids:
-            raise Broken(f"after round {round} the clients {sorted(measured)} were measured; {sorted(ids)} are there")
+            raise Broken(f"after round {round} clients {sorted(measured)} were evaluated; {sorted(ids)} are present")
         now = set(result.history.values("bytes_down", round=round, scope=""))
         if not now <= ids:
-            raise Broken(f"in round {round} the clients {sorted(now - ids)} were asked, who are not there")
+            raise Broken(f"in round {round} clients {sorted(now - ids)} were asked, which are not present")
         asked |= now
     if asked != set(range(8)):
-        raise Broken(f"the clients {sorted(set(range(8)) - asked)} were never asked")
+        raise Broken(f"clients {sorted(set(range(8)) - asked)} were never asked")
     if kept != {federation().names[client] for client in there[5]}:
-        raise Broken(f"personal models were kept of {sorted(kept)}; client 0 left and client 7 joined")
+        raise Broken(f"personal models of {sorted(kept)} were kept; client 0 left and client 7 joined")
 
 
 def is_deterministic(method: Method) -> None:
@@ -199,7 +202,7 @@ def mixes(method: Method) -> str | None:
     result = _plain(method)
     mixing = method.mixing(result.state)
     if mixing is None:
-        return " (it names no mixing)"
+        return " (it defines no mixing)"
     for name, matrix in mixing.items() if isinstance(mixing, dict) else [("", mixing)]:
         size = len(federation())
         if tuple(matrix.shape) != (size, size):
@@ -210,7 +213,7 @@ def mixes(method: Method) -> str | None:
 
 
 def is_pure(method: Method) -> None:
-    """`send` and `mixing` change nothing: they are also asked between rounds."""
+    """`send`, `mixing` and `describe` leave the state as it is: the engine calls them between rounds too."""
     result = _plain(method)
     before = _copied(result.state)
     method.send(result.state, torch.arange(len(federation())))
@@ -221,7 +224,7 @@ def is_pure(method: Method) -> None:
 
 
 def works_with_buffers(method: Method) -> None:
-    """Batch norm and dropout: float buffers travel, counters do not."""
+    """Float buffers of batch norm travel, its counters do not; dropout draws from the client's seed."""
     _finite(outcome(method, model=_with_batch_norm, model_options={}, rounds=2))
 
 
@@ -229,14 +232,14 @@ PROPERTIES: dict[str, Callable[[Method], str | None]] = {
     "is a frozen dataclass": is_frozen,
     "engines agree to the bit": engines_agree,
     "same seed, same bits; another seed, another run": is_deterministic,
-    "a stopped run goes on with the same bits": resumes,
-    "state survives being written and read": state_round_trips,
+    "a resumed run gives the same bits": resumes,
+    "the state survives saving and loading": state_round_trips,
     "the outcome moves with rounds": moves,
     "every hyper-parameter changes the outcome": every_field_matters,
     "lost replies are survived": survives_lost_replies,
     "clients come and go": comes_and_goes,
     "rows of the mixing matrix sum to 1": mixes,
-    "looking changes nothing": is_pure,
+    "send, mixing and describe change nothing": is_pure,
     "batch norm and dropout work": works_with_buffers,
 }
 
@@ -270,7 +273,7 @@ def _others(method: Method, item: Field[Any]) -> list[Any]:
     if isinstance(value, float):
         return [value / 2 if value else 0.5]
     raise Broken(
-        f"{item.name} is a {type(value).__name__}: say what to try with "
+        f"{item.name} is a {type(value).__name__}: declare a value to try with "
         f"matters = {{'{item.name}': {{'{item.name}': …}}}}"
     )
 
@@ -300,12 +303,12 @@ def _scores(result: Run, metric: str, round: int) -> dict[int, Any]:
 
 
 def _finite(result: Run) -> None:
-    values = [row.value for row in result.history.select("personal_loss", scope="all")]
+    values = [record.value for record in result.history.select("personal_loss", scope="all")]
     if not values or not all(value is not None and abs(value) < 1e6 for value in values):
         raise Broken("the personal models' losses are not finite")
-    if broken := [row.value for row in result.history.select("unmeasured")]:
+    if broken := [record.value for record in result.history.select("unmeasured")]:
         raise Broken(broken[0])
-    if failed := [row.value for row in result.history.select("dropped") if row.value != "lost on the way"]:
+    if failed := [record.value for record in result.history.select("dropped") if record.value != "lost on the way"]:
         raise Broken(failed[0])
 
 
@@ -319,4 +322,4 @@ def _copied(value: Any) -> Any:
     return value
 
 
-_listed = _copied  # tuples come back from JSON as lists
+_listed = _copied  # JSON turns tuples into lists

@@ -1,17 +1,25 @@
-"""How a registry names what it holds: without importing it, so that `fedkin list` does not wait for torch."""
+"""Registries name what they hold without importing it, so that `fedkin list` does not wait for torch.
+
+Also here: values that arrive as text (`mu=0.1`), and hints for names that nobody knows.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
 import importlib.util
+import json
 import sys
+import types
+import typing
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-# Flags of `fedkin run` that belong to no method: a method's field of the same name could not be set.
+# Flags of `fedkin run` that belong to no method. A method's field of the same name could not be set.
 RUN_FLAGS = (
     "data",
     "data_dir",
@@ -30,6 +38,8 @@ RUN_FLAGS = (
     "pool",
     "model",
     "head",
+    "config",
+    "name",
     "out",
     "fresh",
     "json",
@@ -41,11 +51,22 @@ RUN_FLAGS = (
 
 OWN_MODULE = "fedkin_own_"  # prefix of the modules made from users' files
 
+# Old names of flags, fields, values and arguments, and what they are called now.
+RENAMED = {
+    "centre": "center",
+    "centred": "centered",
+    "gat_optimiser": "gat_optimizer",
+    "neighbours": "neighbors",
+    "normalise": "normalize",
+    "optimiser": "optimizer",
+    "pull": "regularizer_gradient",
+}
+
 
 @dataclass(frozen=True)
 class Entry:
     target: str
-    """`module:name` of what is meant."""
+    """`module:name` of the class or function."""
     summary: str
     preset: Mapping[str, Any] = field(default_factory=dict)
     """Field values that make it a named variant."""
@@ -61,31 +82,38 @@ def lookup(registry: Mapping[str, Entry], name: str, kind: str) -> Entry:
     raise ValueError(f"There is no {kind} '{name}'.{hint(name, registry)} Known: {', '.join(registry)}.")
 
 
-def hint(name: str, known: Iterable[str]) -> str:
-    """` Did you mean …?` where a known name is near, else nothing."""
-    near = difflib.get_close_matches(name, list(known), n=3)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+def hint(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """What was probably meant, as a sentence that follows another; empty if nothing is near."""
+    names = list(known)
+    renamed = RENAMED.get(name.replace("-", "_"))
+    for other in names:
+        if other.replace("-", "_") == renamed:
+            return f" It is now called {prefix}{other}."
+    near = difflib.get_close_matches(name, names, n=3)
+    return f" Did you mean {' or '.join(prefix + other for other in near)}?" if near else ""
 
 
-def construct(kind: Any, name: str, values: Mapping[str, Any]) -> Any:
-    """Make a dataclass from field values; an unknown field is an error that names the known ones."""
-    if is_dataclass(kind):
-        known = [f.name for f in fields(kind) if f.init]
-        for key in values:
-            if key not in known:
-                has = f"has {', '.join(known)}" if known else "has no fields"
-                raise ValueError(f"{name} has no field '{key}'.{hint(key, known)} It {has}.")
-    return kind(**values)
+def plug_ins(group: str, known: Iterable[str]) -> dict[str, Entry]:
+    """What installed packages add to a registry: entry points `name = "module:Class"` of this group."""
+    taken, found = set(known), {}
+    for point in importlib.metadata.entry_points(group=group):
+        source = point.dist.name if point.dist is not None else "a package without a name"
+        if point.name in taken:
+            warnings.warn(f"{source} names its plug-in '{point.name}', which is taken: ignored.", stacklevel=2)
+            continue
+        taken.add(point.name)
+        found[point.name] = Entry(point.value.replace(" ", ""), f"plug-in from {source}")
+    return found
 
 
 def load_path(target: str) -> Any:
-    """`file.py:Name` or `package.module:Name`: something of the user's own."""
+    """Load `file.py:Name` or `package.module:Name`."""
     where, _, name = target.rpartition(":")
     if where.endswith(".py"):
         path = Path(where)
         if not path.exists():
             raise ValueError(f"There is no file {path} (from '{target}'; expected path/to/file.py:Name).")
-        # A name of its own: the user's file may be called torch.py or data.py.
+        # A module name of its own: the user's file may be called torch.py or data.py.
         spec = importlib.util.spec_from_file_location(f"{OWN_MODULE}{path.stem}", path)
         assert spec is not None
         assert spec.loader is not None
@@ -93,9 +121,13 @@ def load_path(target: str) -> Any:
         sys.modules[spec.name] = module  # dataclasses look up their own module
         spec.loader.exec_module(module)
     else:
-        module = importlib.import_module(where)
+        try:
+            module = importlib.import_module(where)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"'{target}' cannot be loaded: {error}. Expected file.py:Name or module:Name.") from None
     if not hasattr(module, name):
-        raise ValueError(f"{where} has no '{name}'; it has {', '.join(n for n in dir(module) if n[0] != '_')}.")
+        names = [n for n in dir(module) if n[0] != "_"]
+        raise ValueError(f"{where} has no '{name}'.{hint(name, names)} It has {', '.join(names)}.")
     return getattr(module, name)
 
 
@@ -105,3 +137,100 @@ def qualified(thing: Any) -> str:
     if module.startswith(OWN_MODULE):
         return f"{Path(sys.modules[module].__file__ or '').resolve()}:{name}"
     return f"{module}:{name}"
+
+
+# ---- values
+def parse_label(label: str) -> tuple[str, dict[str, Any]]:
+    """`fedprox,mu=1,sampling=size` → ("fedprox", {"mu": 1, "sampling": "size"})."""
+    name, *options = label.split(",")
+    values = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError(f"'{option}' in '{label}' must have the form field=value.")
+        key = key.strip().replace("-", "_")
+        try:
+            values[key] = json.loads(value.lower() if value in ("True", "False") else value)
+        except json.JSONDecodeError:
+            values[key] = value
+    return name.strip(), values
+
+
+def construct(kind: Any, name: str, values: Mapping[str, Any]) -> Any:
+    """Make a dataclass from field values, which may be text. Errors say which fields and values there are."""
+    make: Any = kind  # is_dataclass narrows its type to something that cannot be called
+    if not is_dataclass(kind):
+        return make(**values)
+    kinds = field_types(kind)
+    made = {}
+    for key, value in values.items():
+        if key not in kinds:
+            has = ", ".join(kinds) or "no fields"
+            raise ValueError(f"{name} has no field '{key}'.{hint(key, kinds)} It has {has}.")
+        made[key] = convert(kinds[key], value, f"{key} of {name}")
+    return make(**made)
+
+
+def field_types(kind: Any) -> dict[str, Any]:
+    """Types of the fields that a dataclass is made from."""
+    try:
+        hints = typing.get_type_hints(kind)
+    except NameError:  # a class made inside a function, with annotations that only that function can resolve
+        hints = {}
+    return {f.name: hints.get(f.name, f.type) for f in fields(kind) if f.init}
+
+
+def convert(kind: Any, value: Any, name: str) -> Any:
+    """A value of this type from text or JSON; a value that is neither is returned as it is."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        return convert(next(a for a in arguments if a is not type(None)), value, name)
+    if origin is Literal:
+        return _choice(arguments, value, name)
+    if origin is tuple and isinstance(value, str | int | float | list):
+        parts = value if isinstance(value, list) else [part for part in str(value).split("+") if part]
+        return tuple(convert(arguments[0], part, name) for part in parts)
+    if origin is dict and isinstance(value, Mapping):
+        key, item = arguments
+        return {convert(key, k, name): convert(item, v, name) for k, v in value.items()}
+    if not isinstance(value, str | int | float):
+        return value
+    try:
+        return _scalar(kind, value)
+    except (ValueError, KeyError):
+        raise ValueError(f"{name} must be {describe(kind)}; it is {_shown(value)}.") from None
+
+
+def _scalar(kind: Any, value: Any) -> Any:
+    if kind is bool:
+        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[str(value).lower()]
+    if isinstance(value, bool) and kind in (int, float):
+        raise ValueError
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kind is int:
+        return int(str(value))
+    if kind is float:
+        return float(value)
+    if kind is Path:
+        return Path(str(value))
+    return str(value) if kind is str else value
+
+
+def _choice(choices: tuple[Any, ...], value: Any, name: str) -> Any:
+    for choice in choices:
+        if str(choice) == str(value):
+            return choice
+    words = [str(c) for c in choices]
+    raise ValueError(f"{name} must be {' or '.join(words)}; it is {_shown(value)}.{hint(str(value), words)}")
+
+
+def _shown(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else json.dumps(value)
+
+
+def describe(kind: Any) -> str:
+    """A type in words, for messages."""
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")

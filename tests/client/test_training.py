@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedkin.client.evaluate import EVALUATION_BATCH, evaluate, gradient, score
+from fedkin.client.evaluate import EVALUATION_BATCH, evaluate, gradient, scores
 from fedkin.client.training import batches, sgd, stream
 from fedkin.models.cnn import cnn2
 from fedkin.protocol import Client, Examples
@@ -245,10 +245,10 @@ def test_evaluate_uses_running_statistics_and_leaves_them_alone(make_client):
 
 def test_score_takes_any_predictor(make_client):
     client = make_client()
-    right = score(
+    right = scores(
         lambda x: F.one_hot(torch.zeros(len(x), dtype=torch.long), 10).float() * 50, client.net, client.data.train
     )
-    assert right[0] == pytest.approx((client.data.y == 0).float().mean().item())
+    assert right["accuracy"] == pytest.approx((client.data.y == 0).float().mean().item())
 
 
 @pytest.mark.parametrize("kind", MODULES)

@@ -44,6 +44,7 @@ NAMES = [
     "pfedgat",
     "pfedgat-v2",
     "pfedgat-direct",
+    "pfedgat-v2-direct",
     "fedah",
     "clusterfl",
     "clusterfl-kmeans",
@@ -80,7 +81,13 @@ def test_the_list_is_complete():
     assert list(METHODS) == NAMES
 
 
-@pytest.mark.parametrize("label", PROPERTIES)
+@pytest.mark.parametrize(
+    "label",
+    [
+        pytest.param(label, marks=[pytest.mark.processes] if label.startswith("engines agree") else [])
+        for label in PROPERTIES
+    ],
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_property(name, label):
     PROPERTIES[label](method(name))

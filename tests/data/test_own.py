@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from fedkin.data import Arrays, columns, from_arrays, from_dataset, from_file, from_folder, from_frame, own
+from fedkin.data import Arrays, from_arrays, from_dataset, from_file, from_folder, from_frame, npz
 from fedkin.data.federation import federate
 from fedkin.data.table import DataError
 
@@ -316,13 +316,13 @@ def test_a_header_that_promises_too_much_is_refused_before_memory_is_taken(tmp_p
 def test_an_archive_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch):
     with_header(tmp_path / "a.npz", (10_000, 100), bytes(8_000_000))
     assert (tmp_path / "a.npz").stat().st_size < 100_000
-    monkeypatch.setattr(own, "memory", lambda: 15_000_000)
+    monkeypatch.setattr(npz, "memory", lambda: 15_000_000)
     with pytest.raises(ValueError, match=r"a\.npz: the array 'x' takes 0 GB in memory; this machine has 0 GB"):
         from_folder(tmp_path)
 
 
 def test_the_memory_of_this_machine_is_known():
-    assert own.memory() > 100e6
+    assert npz.memory() > 100e6
 
 
 def test_from_folder_that_is_not_there(tmp_path):
@@ -359,17 +359,25 @@ def test_a_lone_site_keeps_the_numbers_of_its_classes(tmp_path, suffix):
     assert from_folder(tmp_path).y.tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_columns_tell_apart_what_must_not_be_mixed(tmp_path):
+def test_the_schema_tells_apart_what_must_not_be_mixed(tmp_path):
     def told(text: str) -> tuple[str, ...]:
-        (tmp_path / "a.csv").write_text(text)
-        return columns(tmp_path / "a.csv")
+        header, *rows = text.split()
+        (tmp_path / "a.csv").write_text("\n".join([header, *rows * 10]))
+        return federate(from_file(tmp_path / "a.csv")).schema
 
-    base = told("p,q,y\n1,a,0\n2,b,1\n")
-    assert base == told("p,q,y\n5,b,0\n7,a,0\n"), "numbers and classes from 0 do not matter"
-    others = ["q,p,y\na,1,0\nb,1,0\n", "p,q,y\n1,a,0\n2,c,1\n", "p,q,y\n1,a,no\n2,b,yes\n", "p,q,y\n1,1,0\n"]
+    base = told("p,q,y 1,a,0 2,b,1")
+    assert base == told("p,q,y 5,b,0 7,a,0"), "numbers and classes from 0 do not matter"
+    others = [
+        "q,p,y a,1,0 b,1,0",  # another order
+        "p,q,y 1,a,0 2,c,1",  # other levels
+        "p,q,y 1,a,no 2,b,yes",  # classes with names
+        "p,q,y 1,1,0 2,2,1",  # another kind
+        "p,q,y 1,a,0 2,b,1 ,b,1",  # cells are missing in p
+        "p,q,y 1,a,0 2,b,1 3,,1",  # cells are missing in q
+    ]
     assert len({base, *map(told, others)}) == len(others) + 1
     np.savez(tmp_path / "b.npz", x=X, y=Y)
-    assert columns(tmp_path / "b.npz") == ()
+    assert federate(from_file(tmp_path / "b.npz")).schema == ()
 
 
 # ---- frames, parquet, data sets of other libraries

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
-from fedkin.data import from_folder
+from fedkin.data import from_file, from_folder
 from fedkin.data.encode import Column, Reading
-from fedkin.data.federation import federate
-from fedkin.data.preprocess import ColumnStatistics, Preprocessing, fitted, pooled, scales, statistics
+from fedkin.data.federation import federate, site_statistics
+from fedkin.data.preprocess import ColumnStatistics, Preprocessing, agreed, fitted, pooled, scales, statistics
 
 NUMBER, COLOR = Column("size", "number"), Column("color", "category", ("blue", "green", "red"))
 
@@ -224,3 +224,88 @@ def test_scales_of_large_numbers_with_little_spread():
     x = np.array([[1e9], [1e9 + 1], [1e9 + 2]])
     ((mean, factor),) = scales(statistics(x, (NUMBER,)), (NUMBER,))
     np.testing.assert_allclose((x[:, 0] - mean) * factor, [-1.224745, 0, 1.224745], atol=1e-6)
+
+
+# ---- sites that are apart
+
+
+@pytest.mark.parametrize("fit", ["each", "sites"])
+@pytest.mark.parametrize("source", ["folder", "heart"])
+def test_sites_that_share_statistics_have_the_numbers_of_a_simulation(folder, tmp_path, real_data, fit, source):
+    """One site lacks the class yes, another a level, a third every cell of a column."""
+    options = {"label": "sick", "ignore": "note"}
+    if source == "folder":
+        (folder / "east.csv").write_text("sex,age,sick,note\n" + "m,,no,x\n" * 12)
+    else:
+        place = real_data("heart/processed.va.data") / "heart"
+        options = {"label": "num", "categorical": ("sex", "cp", "fbs", "restecg", "exang", "slope", "thal")}
+        names = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num\n"
+        for path in folder.iterdir():
+            path.unlink()
+        for path in place.glob("processed.*.data"):
+            (folder / f"{path.name.split('.')[1]}.csv").write_text(names + path.read_text())
+    whole = federate(from_folder(folder, **options), fit=fit, seed=2)
+    sites = {path.stem: from_file(path, **options) for path in sorted(folder.iterdir())}
+    told = {name: site_statistics(arrays, fit=fit, seed=2) for name, arrays in sites.items()}
+    told = json.loads(json.dumps(told))
+    made = agreed(told, fit, reading=whole.preprocessing.reading)
+    assert made.feature_names == whole.preprocessing.feature_names
+    assert made.classes == whole.preprocessing.classes
+    for client, arrays in enumerate(sites.values()):
+        site = federate(arrays, preprocessing=json.loads(json.dumps(made.to_json())), seed=2)
+        assert (site.shape, site.classes, site.schema) == (whole.shape, whole.classes, whole.schema)
+        for one, two in zip((site.data(0).train, site.test(0)), (whole.data(client).train, whole.test(client))):
+            np.testing.assert_allclose(one.x, two.x, rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(one.y, two.y)
+
+
+def test_only_what_is_said_is_shared(folder):
+    arrays = from_file(folder / "north.csv", label="sick")
+    each, sites = (site_statistics(arrays, fit=fit) for fit in ("each", "sites"))
+    assert each == {
+        "columns": [
+            {"name": "age", "kind": "number", "levels": [], "known": 1, "missing": 0},
+            {"name": "sex", "kind": "category", "levels": ["f", "m"], "known": 1, "missing": 1},
+            {"name": "note", "kind": "category", "levels": ["x", "y"], "known": 1, "missing": 0},
+        ],
+        "classes": ["no", "yes"],
+        "task": "classification",
+    }
+    assert sites["columns"][0].keys() == {"name", "kind", "levels", "known", "missing", "mean", "variance"}
+
+
+def test_sites_that_do_not_fit_together(folder, tmp_path):
+    def told(text: str, **options) -> dict:
+        (tmp_path / "site.csv").write_text(text)
+        return site_statistics(from_file(tmp_path / "site.csv", **options))
+
+    base = told("p,q,y\n" + "1,2,no\n1,2,yes\n" * 5)
+    for other, message in [
+        (told("p,y\n" + "1,no\n" * 5), "b: it lacks the column 'q' of other sites"),
+        (told("p,q,r,y\n" + "1,2,3,no\n" * 5), "a: it lacks the column 'r' of other sites"),
+        (told("p,q,y\n" + "1,a,no\n" * 5), "b, column 'q': it is numbers at one site and texts at another"),
+        (told("p,q,y\n" + "1,2,0\n" * 5), "labels are numbers at some sites and texts at others"),
+        (told("p,q,y\n" + "1,2,3\n" * 5, task="regression"), "b: its task is regression"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            agreed({"a": base, "b": other}, "each", reading=Reading())
+    with pytest.raises(ValueError, match="Only a site's own table has statistics"):
+        site_statistics(from_folder(folder, label="sick"))
+
+
+def test_a_class_that_was_never_seen_is_refused(folder, tmp_path):
+    base = federate(from_folder(folder, label="sick")).preprocessing
+    path = tmp_path / "east.csv"
+    path.write_text(HEADER + "1,m,x,secretly\n2,f,x,no\n" * 10)
+    with pytest.raises(ValueError, match="The data has 1 classes that the given preprocessing does not know") as caught:
+        federate(from_file(path, label="sick"), preprocessing=base)
+    assert "secretly" not in str(caught.value)
+
+
+def test_a_newcomer_with_one_class_keeps_its_number(folder, tmp_path):
+    base = federate(from_folder(folder, label="sick")).preprocessing
+    path = tmp_path / "east.csv"
+    path.write_text(HEADER + "1,m,x,yes\n2,f,x,yes\n" * 10)
+    made = federate(from_file(path, label="sick"), preprocessing=base)
+    assert set(made.data(0).y.tolist()) == {1}
+    assert made.classes == 2

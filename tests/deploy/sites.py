@@ -9,15 +9,19 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fedkin.deploy.keys
 import fedkin.deploy.scaffold
 from fedkin.results.history import History
+from tests.ports import free_port
+from tests.processes import family, wait_until_gone
 
 BIN = Path(sys.executable).parent
 NAMES = ("north", "south", "west")
+ONLINE = "SuperNode ID:"  # a supernode logs this when the superlink has accepted it
 FIRST_CIRCLE = (  # the four systems, and the baselines of their papers
     "fedcedar",
     "pflic",
@@ -42,12 +46,6 @@ FIRST_CIRCLE = (  # the four systems, and the baselines of their papers
     "clusterfl",
     "clusterfl-kmeans",
 )
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Sites:
@@ -78,13 +76,12 @@ class Sites:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes.values():
-            send(process.pid, signal.SIGTERM)
-        time.sleep(1)
-        for pid in self.mine():
-            send(pid, signal.SIGKILL)
-        for process in self.processes.values():
-            process.wait()
+        while pids := self.mine():  # again, in case one of them has just started another
+            for pid in pids:
+                send(pid, signal.SIGKILL)
+            for process in self.processes.values():
+                process.wait()
+            wait_until_gone(pids)
 
     def mine(self) -> list[int]:
         """Everything that runs for this deployment, wherever it hangs: Flower starts processes in sessions of their
@@ -112,16 +109,15 @@ class Sites:
     def kill(self, name: str) -> None:
         """A process and everything that it started, at once."""
         process = self.processes.pop(name)
-        for pid in tree(process.pid):
+        for pid in family(process.pid):
             send(pid, signal.SIGKILL)
         process.wait()
 
-    def stop(self, name: str) -> float:
-        """Ask a process to end; returns how long it took. What it started may live on."""
-        process, begin = self.processes.pop(name), time.monotonic()
+    def stop(self, name: str) -> None:
+        """Ask a process to end, and wait for it. What it started may live on."""
+        process = self.processes.pop(name)
         process.terminate()
-        process.wait(120)
-        return time.monotonic() - begin
+        process.wait()
 
     def unwatch(self) -> None:
         """End the log of the run, not the run: the superlink does not stop while somebody reads a log."""
@@ -139,7 +135,7 @@ class Sites:
 
     def at_work(self, name: str) -> int | None:
         """The process of the site's ClientApp, once it has its task: then it imports our code, and torch with it."""
-        for pid in tree(self.processes[name].pid):
+        for pid in family(self.processes[name].pid):
             with contextlib.suppress(OSError):
                 is_app = b"flwr-clientapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
                 if is_app and b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes():
@@ -157,7 +153,7 @@ class Sites:
         keys = ["--ssl-ca-certfile", "keys/ca.crt", "--ssl-certfile", "keys/server.crt", "--ssl-keyfile"]
         words += [*keys, "keys/server.key", "--enable-supernode-auth"] if self.tls else ["--insecure"]
         self.start("superlink", *words)
-        self.until(self._listens, 60, "the superlink did not listen")
+        self.until(self._listens)
 
     def _listens(self) -> bool:
         with socket.socket() as s:
@@ -174,11 +170,9 @@ class Sites:
         state = self.folder / "sites" / name
         (self.folder / "sites" / f"{name}.toml").write_text(f'name = "{name}"\ndata = "{rows}"\nstate = "{state}"\n')
 
-    def flwr(self, *words: str, timeout: float = 120) -> str:
-        done = subprocess.run(
-            [str(BIN / "flwr"), *words], cwd=self.folder, env=self.environment, capture_output=True, text=True,
-            timeout=timeout,
-        )  # fmt: skip
+    def flwr(self, *words: str) -> str:
+        command = [str(BIN / "flwr"), *words]
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -208,32 +202,33 @@ class Sites:
         assert done or "Exit Code" not in self.log("run"), f"the run failed:\n{self.log('run')}"
         return done
 
-    def until(self, condition: Any, seconds: float, what: str) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > end:
-                logs = "\n".join(
-                    f"---- {p.stem}\n{p.read_text(errors='replace')[-3000:]}" for p in self.folder.glob("*.log")
-                )
-                raise AssertionError(f"{what} within {seconds:g} s\n{logs}")
-            time.sleep(0.1)
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Wait for something that nobody announces. There is no time limit but the test's own, at which the logs show
+        what happened."""
+        try:
+            while not condition():
+                link = self.processes.get("superlink")
+                assert link is None or link.poll() is None, "the superlink has ended"
+                time.sleep(0.1)
+        except BaseException as error:
+            for path in self.folder.glob("*.log"):
+                error.add_note(f"---- {path.stem}\n{path.read_text(errors='replace')[-3000:]}")
+            raise
+
+    def until_finished(self) -> None:
+        self.until(self.finished)
+
+    def until_online(self, name: str) -> bool:
+        """Wait until a supernode that was just started is registered, or has ended; returns whether it is online."""
+        seen = self.log(name).count(ONLINE)
+        self.supernode(name)
+        process = self.processes[name]
+        self.until(lambda: process.poll() is not None or self.log(name).count(ONLINE) > seen)
+        return process.poll() is None
 
     def personal(self, name: str) -> Path:
         (found,) = (self.folder / "sites" / name).glob(f"*/{name}/personal.safetensors")
         return found
-
-
-def tree(pid: int) -> list[int]:
-    """A process and all that it started, and what those started."""
-    out = [pid]
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            out += tree(int(child))
-    return out
 
 
 def send(pid: int, how: int) -> None:

@@ -13,8 +13,9 @@ import fedkin
 import fedkin.deploy.scaffold
 from tests.deploy.sites import FIRST_CIRCLE, NAMES, Sites
 from tests.deploy.test_deployment import write_digits
+from tests.processes import needs_linux
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, needs_linux, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_a_method_gives_the_same_numbers_as_in_process(method, sites):
     fedkin.deploy.scaffold.init(fedkin.deploy.scaffold.Init(place, method=method, clients=NAMES, rounds=2))
     sites.method = method
     sites.run(f"apps/{method}/app", run__evaluate_every=0, run__out=str(sites.out))
-    sites.until(sites.finished, 600, "the run did not end")
+    sites.until_finished()
     unknown = {"mean_kld", "labels", "majority_rate"}
     there = {
         (r.round, r.client, r.metric, r.scope): r.value for r in sites.history().records if r.metric not in unknown
@@ -44,7 +45,7 @@ def test_a_method_gives_the_same_numbers_as_in_process(method, sites):
     here = {(r.round, r.client, r.metric, r.scope): r.value for r in inside.history.records if r.metric not in unknown}
     assert there.keys() == here.keys()
     assert {key for key, value in here.items() if not close(value, there[key])} == set()
-    sites.processes.pop("run").wait(60)
+    sites.processes.pop("run").wait()
     (sites.folder / "run.log").unlink()
 
 

@@ -21,16 +21,32 @@ from fedkin.results.history import History
 from tests.deploy.memory import Memory
 from tests.deploy.sites import FIRST_CIRCLE, NAMES
 
+pytestmark = pytest.mark.processes
+
+
+class Clock:
+    """Time that passes only where the server waits: no site is too slow because the machine is busy."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch):
+def _clock(monkeypatch):
     from flwr.supercore.task_identity import TaskIdentity
 
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     monkeypatch.setattr(directory, "LOOK_EVERY", 0.0)
-    monkeypatch.setattr(server, "PAUSE", 0.001)
-    monkeypatch.setattr(server, "PATIENCE", 0.1)
+    clock = Clock()
+    for module in (directory, server):
+        monkeypatch.setattr(module, "time", clock)
 
 
 @pytest.fixture(scope="module")

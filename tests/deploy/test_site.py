@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedkin
 import fedkin
 from fedkin.deploy.codec import Malformed, Request
 from fedkin.deploy.plan import Plan, read
-from fedkin.deploy.site import SiteConfig, introduce, perform
+from fedkin.deploy.site import SiteConfig, introduce, perform, refused
 from fedkin.protocol import Message
 from fedkin.results.store import equal, load_state
 
@@ -178,6 +178,29 @@ def test_a_site_reads_its_own_file_as_a_simulation_reads_a_folder(tmp_path, suff
     mine = config.load()
     assert equal(mine.data(0).x, whole.data(1).x)
     assert equal(mine.test(0).y, whole.test(1).y)
+
+
+def test_a_sites_file_says_how_its_table_is_read(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"P{i};{rng.normal(50, 9):.1f}".replace(".", ",") + f";{i % 3};{i % 2}" for i in range(40)]
+    (tmp_path / "b.csv").write_text("id;age;kind;sick\n" + "\n".join(rows) + "\nP40;-9;1;0\n")
+    given = {"name": "b", "data": str(tmp_path / "b.csv"), "state": str(tmp_path), "label": "sick", "ordered": True}
+    more = {"ignore": "id", "categorical": "kind", "missing": "-9, none", "decimal": ","}
+    mine = SiteConfig.read({**given, **more}).load()
+    assert mine.preprocessing.feature_names == ("age", "kind=0", "kind=1", "kind=2")
+    assert mine.arrays.ordered
+    assert mine.names == ("b",)
+    assert not SiteConfig.read({**given, "ordered": False}).ordered
+
+
+def test_an_error_in_a_sites_table_does_not_show_a_cell(tmp_path):
+    """It travels to the server."""
+    rows = "\n".join(f"{i},{i % 2}" for i in range(20))
+    (tmp_path / "b.csv").write_text(f"age,y\n{rows}\nHenriette,1\n")
+    config = SiteConfig.read({"name": "b", "data": str(tmp_path / "b.csv"), "state": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"b\.csv, column 'age', row 22: not a number") as caught:
+        introduce(config)
+    assert "Henriette" not in refused(config, caught.value).error
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,11 @@ from torch import Tensor
 
 import fedkin
 from fedkin import Client, Message, Method, Replies, Reply, Server
-from fedkin.engine import pool
+from fedkin.engine import scheduler
 from fedkin.engine.runner import ClientError
 from fedkin.results.store import equal
+
+pytestmark = pytest.mark.processes
 
 BAD = 3  # the client that misbehaves, told by its number of training rows
 
@@ -120,7 +122,7 @@ def test_a_client_that_hangs_is_not_waited_for(fed, tmp_path, monkeypatch):
     """Time stands still until the client hangs: the others may take as long as a busy machine needs. There is one
     worker, and the client that hangs is the largest, so that the worker begins each round with it."""
     mark = tmp_path / "hangs"
-    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: 1000.0 if mark.exists() else 0.0))
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: 1000.0 if mark.exists() else 0.0))
     result = play(fed, "hang", time_limit=2.0, workers=1, mark=str(mark))
     (row,) = result.history.select("dropped")
     assert (row.round, row.client) == (2, BAD)

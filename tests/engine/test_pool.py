@@ -11,6 +11,8 @@ from fedkin.engine.runner import RunSpec
 from fedkin.protocol import Message
 from fedkin.results.store import equal
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def pool(digits):

@@ -21,11 +21,14 @@ import fedkin
 from fedkin import Client, Message, Replies, Reply, Server
 from fedkin.conformance import ray_agrees
 from fedkin.engine import ray as engine
+from fedkin.engine import scheduler
 from fedkin.engine.ray_cluster import ray_module
 from fedkin.methods import METHODS, method
 from fedkin.registry import load_path
 from fedkin.results.store import equal
 from tests.processes import family, needs_linux, wait_until_gone
+
+pytestmark = pytest.mark.processes
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: fedkin[ray]")
 
@@ -221,7 +224,7 @@ def play(fed, fault: str, mark: Path, **changes):
 def test_a_bad_client_is_dropped_and_named(session, fed, tmp_path, monkeypatch, fault, word, limit):
     mark = tmp_path / "mark"
     if limit:  # time stands still until the client hangs, however long the others take
-        monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: 1000.0 if mark.exists() else 0.0))
+        monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: 1000.0 if mark.exists() else 0.0))
     result = play(fed, fault, mark, time_limit=limit, workers=1)
     (row,) = result.history.select("dropped")
     assert (row.round, row.client) == (2, 0)
@@ -326,6 +329,7 @@ TWO_MACHINES = """
 import sys
 import fedkin
 from fedkin.engine import ray as engine
+from fedkin.engine import scheduler
 from ray.cluster_utils import Cluster
 
 traveled, received = [], engine._received

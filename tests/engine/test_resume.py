@@ -13,6 +13,8 @@ import pytest
 
 import fedkin
 
+pytestmark = pytest.mark.processes
+
 COMMAND = [sys.executable, "-m", "fedkin", "run"]
 FLAGS = ["--data", "digits", "--partition", "dirichlet", "--clients", "12", "--lr", "0.1", "--epochs", "3", "--json"]
 

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from fedkin.experiments import bench, carry_out, federations
+from fedkin.experiments.board_page import render
 from fedkin.experiments.cells import Cells
 from fedkin.experiments.declare import Setting
 from fedkin.experiments.leaderboard import (
@@ -142,6 +143,9 @@ def test_a_small_board(tmp_path, digits, capsys, monkeypatch):
     assert by_name["local"]["accuracy"]["skewed"] > by_name["fedavg"]["accuracy"]["skewed"]
     assert set(by_name["local"]["lr"].values()) <= set(bench.GRID)
     assert "| method | mean rank |" in (tmp_path / "leaderboard.md").read_text()
+    page = (tmp_path / "leaderboard.html").read_text()
+    assert "{{" not in page
+    assert json.loads(page.split('id="data">')[1].split("</script>")[0])["methods"] == found["methods"]
     # the stored cells are enough
     shutil.rmtree(tmp_path / "runs")
     monkeypatch.setattr(carry_out, "run_one", lambda *a: pytest.fail("it was run again"))
@@ -183,3 +187,35 @@ def test_what_failed_is_named_and_not_ranked(tmp_path, digits, monkeypatch, caps
     assert found["failures"] == [f"fedprox on {t}: failed: ValueError: it diverged" for t in ("even", "skewed")]
     assert "it diverged" in (tmp_path / "leaderboard.md").read_text()
     assert "it diverged" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser(tmp_path):
+    """It sorts, ranks again over chosen tracks, and asks for nothing outside."""
+    from tests.report.browser import BINARY, Browser
+
+    if BINARY is None:
+        pytest.skip("chromium is not installed")
+    scores = {"a": (0.9, 0.1), "b": (0.8, 0.7), "</script>": (0.7, 0.2)}
+    found = board(
+        {(name, track): entry([v]) for name, values in scores.items() for track, v in zip(("x", "y"), values)}
+    )
+    path = tmp_path / "page.html"
+    path.write_text(render({"budget": "small", **found.to_json()}), encoding="utf-8")
+    browser = Browser()
+    try:
+        page = browser.open(path.as_uri())
+        names = "[...document.querySelectorAll('#board tbody tr')].map(r => r.cells[0].textContent).join(' ')"
+        assert page.run(names) == "b a </script>"
+        page.run("document.querySelectorAll('#tracks input')[1].click()")  # the track x alone
+        assert page.run(names) == "a b </script>"
+        page.run("document.querySelectorAll('#board th button')[0].click()")  # by name
+        assert page.run(names) == "</script> a b"
+        page.run("document.querySelector('#filter').value = 'b'")
+        page.run("document.querySelector('#filter').dispatchEvent(new Event('input'))")
+        assert page.run(names) == "b"
+        assert page.run("document.querySelectorAll('#pareto circle').length") == 3
+        assert page.complaints == []
+        assert page.requests == [path.as_uri()]
+    finally:
+        browser.close()

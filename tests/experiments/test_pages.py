@@ -93,7 +93,9 @@ def test_the_claims_page_says_what_became_of_each_claim(outcome, pages):
     )
     assert "| Local above FedAvg (ours) | accuracy | not held -10.00 [-10.00, -10.00] |" in text
     assert "| FedAvg above Local | received | not measured: Local sends nothing |" in text
-    assert "| [FedCEDAR](fedcedar.md) | 1 | 0 | 1 | 0 | 0 | 0 | 1 | 2 of 2 |" in text
+    assert "| [FedCEDAR](fedcedar.md) | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 of 1 |" in text
+    assert "| FedCEDAR, on the received model | 0 | 0 | 0 | 0 | 0 | 0 | 1 | – |" in text
+    assert "| our own claims | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 1 of 1 |" in text
 
 
 def test_a_page_keeps_what_is_written_by_hand(outcome, pages):

@@ -493,7 +493,7 @@ def smoke(name: str, out: Path) -> Outcome:
     assert not made.missing
     assert all(len(made.runs[c.row, c.column]) == 1 for c in ALL[name].cells)
     files = write(made, out)
-    assert all(path.stat().st_size > 500 for path in files)
+    assert all(path.stat().st_size > 300 for path in files)
     assert {path.suffix for path in files} >= ({".json", ".md", ".png"} if ALL[name].figure else {".json", ".md"})
     return made
 

@@ -69,8 +69,9 @@ def test_it_is_the_papers_algorithm(fisher, epochs):
         assert losses(got)[i] == pytest.approx(evaluate(net, row, federation().test(i))[1], rel=1e-3)
 
 
-def test_without_both_it_is_fedper():
-    a, b = run(FedAS(align_epochs=0, weighting="size")), run(FedPer(use="trained"))
+@pytest.mark.parametrize("use", ["trained", "received"])
+def test_without_both_it_is_fedper(use):
+    a, b = run(FedAS(align_epochs=0, weighting="size", use=use)), run(FedPer(use=use))
     assert torch.allclose(a.state["body"], b.state["base"], atol=1e-6)
     for i, value in losses(b).items():
         assert losses(a)[i] == pytest.approx(value, rel=1e-4)

@@ -69,7 +69,7 @@ def train(net, client, row, centroids, lam, lr):
 
 @pytest.mark.parametrize(("lam", "lr"), [(1.0, 0.0), (0.3, 0.2)])
 def test_it_is_the_papers_algorithm(lam, lr):
-    got = run(FedPAC(lam=lam, head_lr=lr))
+    got = run(FedPAC(lam=lam, head_lr=lr, use="trained"))
     net, n = network(), sizes()
     body, heads, centroids = net.initial[BODY], dict.fromkeys(range(6), net.initial[HEAD]), {}
     for round in (1, 2, 3):
@@ -96,6 +96,13 @@ def test_it_is_the_papers_algorithm(lam, lr):
     for i in range(6):
         row = train(net, a_client(i, round=4, net=net), torch.cat([body, heads[i]]), centroids, lam, lr or LR)
         assert losses(got)[i] == pytest.approx(evaluate(net, row, federation().test(i))[1], rel=2e-2)
+        sent = evaluate(net, torch.cat([body, heads[i]]), federation().test(i))[1]
+        assert got.history.values("received_loss", round=3)[i] == pytest.approx(sent, rel=2e-2)
+
+
+def test_by_default_a_client_uses_what_it_receives():
+    got = run(FedPAC())
+    assert losses(got) == got.history.values("received_loss", round=3)
 
 
 def test_without_alignment_and_collaboration_it_is_fedrep():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import fedkin
+from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
 from fedkin.engine.runner import client_seed
 from fedkin.methods import METHODS
@@ -229,8 +230,8 @@ def test_one_step_in_every_mode_lowers_the_loss_on_two_groups(feedback, attentio
 def test_gatv2_on_centered_models_finds_the_groups_and_the_printed_attention_cannot():
     same = GROUPS[:, None] == GROUPS[None]
     found = {}
-    for name in ("pfedgat", "pfedgat-v2", "pfedgat-direct"):
-        method = replace(fedkin.method(name), gat_lr=0.01 if name != "pfedgat-direct" else 0.1, projection="none")
+    for name in ("pfedgat", "pfedgat-v2", "pfedgat-v2-direct"):
+        method = replace(fedkin.method(name), gat_lr=0.01 if name != "pfedgat-v2-direct" else 0.1, projection="none")
         toy = Toy(method)
         state = method.init(toy.fed)
         for number in range(30):
@@ -238,7 +239,7 @@ def test_gatv2_on_centered_models_finds_the_groups_and_the_printed_attention_can
         R = state["R"]
         found[name] = float(R[same].mean() / R[~same].mean())
     assert found["pfedgat-v2"] > 2
-    assert found["pfedgat-direct"] > 2
+    assert found["pfedgat-v2-direct"] > 2
     assert found["pfedgat"] < 1.5
 
 
@@ -374,10 +375,25 @@ def test_the_history_has_attention_heads_and_loss(fed):
     assert len(by_round(result, "feedback_loss")) == 2
 
 
-def test_the_model_used_is_the_one_received_unless_told(fed):
-    one, two = run(PFedGAT(), fed, rounds=2), run(PFedGAT(use="trained"), fed, rounds=2)
+def test_the_model_used_is_the_trained_one_or_the_one_received(fed):
+    one, two = run(PFedGAT(use="received"), fed, rounds=2), run(PFedGAT(), fed, rounds=2)
     assert one.summary["personal"]["mean"] == one.summary["received"]["mean"] == two.summary["received"]["mean"]
     assert two.summary["personal"]["mean"] != two.summary["received"]["mean"]
+    client = network(fed)
+    for i, value in two.history.values("personal_loss", round=2).items():  # trained on as round 3 would
+        me = Client({}, fed.data(i), client_seed(5, 3, i), client, Training(0.1, 1, 16))
+        expected = evaluate(client, sgd(me, two.state["mixed"][i]), fed.test(i))[1]
+        assert value == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "counterpart"), [("pfedgat-direct", "pfedgat"), ("pfedgat-v2-direct", "pfedgat-v2")])
+def test_without_the_network_the_optimizer_rate_and_prior_are_the_counterparts(name, counterpart):
+    """Table 4 compares two ways to make R, not two optimizers."""
+    ours, theirs = asdict(fedkin.method(name)), asdict(fedkin.method(counterpart))
+    of_the_network = {"attention", "features", "start", "projection", "projection_size"}
+    assert {k for k in ours if ours[k] != theirs[k]} <= of_the_network
+    assert ours["attention"] == "direct"
+    assert fedkin.method("pfedgat") == PFedGAT()
 
 
 def test_a_network_too_large_for_the_server_says_what_to_do():

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedkin
+from fedkin.cli.flags import parse_one
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import batches, sgd
 from fedkin.engine.runner import client_seed
@@ -556,10 +557,12 @@ def test_layers_are_named_or_numbered(small, fed):
 
 
 def test_flags_can_say_which_layers_are_shared():
-    tyro = pytest.importorskip("tyro")
-    assert tyro.cli(PFLIC, args=["--shared", "fc1", "-1", "--rho", "0.3"]) == PFLIC(shared=("fc1", "-1"), rho=0.3)
-    assert tyro.cli(PFLIC, args=["--shared", "--clusters", "2"]) == PFLIC(shared=(), clusters=2)
-    assert tyro.cli(PFLIC, args=[]) == PFLIC() == fedkin.method("pflic")
+    def parse(*words):
+        return parse_one(words, PFLIC(), "fedkin", "")[0]
+
+    assert parse("--shared", "fc1", "-1", "--rho", "0.3") == PFLIC(shared=("fc1", "-1"), rho=0.3)
+    assert parse("--shared", "--clusters", "2") == PFLIC(shared=(), clusters=2)
+    assert parse() == PFLIC() == fedkin.method("pflic")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import pytest
 
 from fedkin.report.watch import server
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def ask(tmp_path):

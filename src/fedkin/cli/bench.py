@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.cli import flags as parsing
+from fedkin.cli.flags import UserError
 
 
 @dataclass(frozen=True)
-class Bench:
+class BenchFlags:
     tracks: str = ""
     """Tracks, separated by commas; by default all."""
     methods: str = ""
@@ -17,22 +18,24 @@ class Bench:
     out: Path = Path("runs/bench")
     """Folder for the runs and the leaderboard."""
     cells: Path | None = None
-    """Folder of stored results; by default docs/results/cells where docs/results exists, else OUT/cells."""
+    """Folder of stored results; by default docs/results/cells if docs/results exists, else OUT/cells."""
     workers: int = 0
     """Number of runs side by side; 0 means one for each core."""
     status: bool = False
-    """Say which runs are done and how many hours the others will take."""
+    """Show which runs are done and how many hours the others will take."""
 
 
 def command(words: list[str]) -> int:
     about = "Rank all methods with one budget. Finished runs are not repeated."
-    flags = parsing.parse_one(words, Bench, "fedkin bench", about)
+    flags, extra = parsing.parse_one(words, BenchFlags(), "fedkin bench", about)
+    if extra:
+        raise UserError(f"bench takes no '{extra[0]}'. To choose methods: --methods {','.join(extra)}")
     from fedkin.cli.terminal import console
     from fedkin.experiments.bench import bench, known, show_status, store_of
 
     methods, tracks = _names(flags.methods), _names(flags.tracks)
     if flags.status:
-        show_status(*known(methods, tracks), store_of(flags.cells, flags.out), console())
+        show_status(*known(methods, tracks), store_of(flags.cells, flags.out), console(160))
         return 0
     bench(
         tracks=tracks,
@@ -40,7 +43,7 @@ def command(words: list[str]) -> int:
         out=flags.out,
         cells=flags.cells,
         workers=flags.workers,
-        console=console(),
+        console=console(160),
     )
     return 0
 

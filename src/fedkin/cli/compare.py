@@ -4,70 +4,154 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from fedkin.cli import config as configs
 from fedkin.cli import flags as parsing
-from fedkin.cli.flags import Setting
+from fedkin.cli import settings
+from fedkin.cli.flags import Part, UserError
+
+if TYPE_CHECKING:
+    from fedkin.results.comparison import Comparison
+
+ABOUT = """\
+Run several methods on the same clients, over seeds, and compare each client with training alone (add the method
+`local`).
+
+METHOD is a name from `fedkin list methods`, or your own as file.py:Class. A method's fields follow its name:
+fedprox,mu=0.1"""
+
+# Where the terminal is too narrow, the last of these are left out; --wide shows all.
+IMPORTANCE = (
+    "method",
+    "personal %",
+    "gain over local",
+    "worst 10 %",
+    "gain/lose",
+    "received %",
+    "bytes/round",
+    "p",
+    "std",
+    "simulated",
+)
 
 
 @dataclass(frozen=True)
-class Compared:
+class CompareFlags:
     seeds: int = 1
-    """Runs of each method, with seeds from --seed on; data, initial model and batches are drawn anew."""
+    """Number of runs of each method. Each seed, from --seed on, draws new data, initial models and batches."""
+
+
+@dataclass(frozen=True)
+class TableFlags:
+    name: tuple[str, ...] = ()
+    """Labels in tables and figures, one for each METHOD; by default the methods as given."""
+    wide: bool = False
+    """Show all columns of the table, however wide it gets."""
 
 
 def command(words: list[str]) -> int:
     names, rest = parsing.split_words(words)
-    if not names:
-        print("usage: fedkin compare METHOD METHOD … [flags]\n\nA method's options follow its name: fedprox,mu=0.1")
-        if not {"-h", "--help"} & set(rest):
-            return 2
-    from rich.console import Console
-
-    from fedkin.cli.terminal import console
+    config = configs.read(rest)
+    names = names or list(config.methods)
     from fedkin.methods import method
-    from fedkin.report.tables import terminal
-    from fedkin.results import comparison
 
-    parts, prefixed = parsing.common(rest)
-    parts = {"compared": (Compared, Compared()), **parts}
-    flags = parsing.parse(
-        rest, parts, prefixed, "fedkin compare METHOD …", "Several methods on the same clients, over seeds."
-    )
     for label in names:  # every name and field is checked before anything is read, written or removed
-        name, fields = comparison.parse(label)
-        method(name, **fields)
-    setting: Setting = flags.setting
-    options = flags.options
-    federation = parsing.federation(flags, options.seed)
-    about = (
-        f"{setting.data}, {federation.description['partition']} {parsing.chosen(flags, 'partition') or ''}, "
-        f"{len(federation)} clients, {options.rounds} rounds, participation {options.participation:g}, "
-        f"lr {flags.training.lr:g}, {flags.training.epochs} epochs, batch {flags.training.batch_size}, "
-        f"{flags.compared.seeds} seeds; mean pairwise KLD {federation.mean_kld:.2f}"
+        method(label)
+    flags, extra = parsing.parse(
+        rest,
+        [
+            *settings.parts(rest, config),
+            Part("compared", CompareFlags(), "run"),
+            Part("table", TableFlags(), "output"),
+        ],
+        "fedkin compare METHOD METHOD …",
+        ABOUT,
+        config.values,
     )
-    with parsing.ray_cluster(options.engine == "ray", options.ray_address, options.workers):
-        made = comparison.compare(
-            names,
-            lambda seed: federation if seed == options.seed else parsing.federation(flags, seed),
-            seeds=flags.compared.seeds,
-            first_seed=options.seed,
-            out=setting.out,
-            setting=about,
-            tracker=lambda label: parsing.trackers(setting, label, Console(stderr=True)),
-            model=setting.model,
-            model_options=parsing.chosen(flags, "model"),
-            head=setting.head,
-            training=flags.training,
-            options=options,
-            fresh=setting.fresh,
-        )
-    if setting.json:
+    if extra:
+        raise UserError(f"'{extra[0]}' is not expected here: all METHODs come first, then flags with their values.")
+    if not names:
+        raise UserError("compare needs at least one METHOD, such as: fedkin compare local fedavg fedprox,mu=0.1")
+    if flags.compared.seeds < 1:
+        raise UserError(f"--seeds {flags.compared.seeds}: at least one seed is needed.")
+    _check_labels(names, flags.table.name)
+    made = run(names, flags)
+    if flags.output.json:
         print(json.dumps(made.to_json(), indent=2))
         return 0
-    note = about + "\npersonal: the model each client uses, on its own test examples, after the last round"
-    if comparison.REFERENCE not in names:
-        note += "\nAdd the method 'local' to see each client's gain over training alone"
-    console().print(terminal("Comparison", made.header, made.rows, note))
-    if setting.out is not None:
-        print(f"Runs, comparison.json and comparison.md are in {setting.out}. To see them: fedkin report {setting.out}")
+    show(made, wide=flags.table.wide)
+    out = flags.output.out
+    if out is None:
+        print("Nothing was kept: add --out DIR to keep the runs, the tables and a report.")
+    else:
+        print(f"Runs, comparison.json and comparison.md are in {out}. To see them: fedkin report {out}")
     return 0
+
+
+def _check_labels(names: list[str], labels: tuple[str, ...]) -> None:
+    if labels and len(labels) != len(names):
+        raise UserError(f"--name needs a label for each METHOD, {len(names)} in all; given: {len(labels)}.")
+    if len(set(labels)) < len(labels):
+        raise UserError("--name: give each METHOD a label of its own.")
+    if any((name == "local") != (label == "local") for name, label in zip(names, labels)):
+        raise UserError("--name: 'local' keeps its name, because all gains are measured against it.")
+
+
+def run(names: list[str], flags: Any) -> Comparison:
+    from rich.console import Console
+
+    from fedkin.results import comparison
+
+    options = flags.options
+    federation = settings.federation(flags, options.seed)
+    chosen = ", ".join(f"{k}={v}" for k, v in settings.chosen(flags, "partition").items())
+    about = (
+        f"{flags.data.data}, {federation.description['partition']}{f' ({chosen})' if chosen else ''}, "
+        f"clients {len(federation)}, rounds {options.rounds}, participation {options.participation:g}, "
+        f"lr {flags.training.lr:g}, epochs {flags.training.epochs}, batch {flags.training.batch_size}, "
+        f"seeds {flags.compared.seeds}; mean pairwise KLD {federation.mean_kld:.2f}"
+    )
+    with settings.ray_cluster(options.engine == "ray", options.ray_address, options.workers):
+        return comparison.compare(
+            names,
+            lambda seed: federation if seed == options.seed else settings.federation(flags, seed),
+            seeds=flags.compared.seeds,
+            first_seed=options.seed,
+            out=flags.output.out,
+            names=dict(zip(names, flags.table.name)),
+            setting=about,
+            tracker=lambda label: settings.trackers(flags.output, label, Console(stderr=True)),
+            model=flags.model.model,
+            model_options=settings.chosen(flags, "model"),
+            head=flags.model.head,
+            training=flags.training,
+            options=options,
+            fresh=flags.output.fresh,
+        )
+
+
+def show(made: Comparison, *, wide: bool) -> None:
+    """The table, best first."""
+    from fedkin.cli.terminal import console, fitting
+    from fedkin.report.tables import terminal
+    from fedkin.results.comparison import REFERENCE
+
+    best = max(line.personal for line in made.lines)
+    order = sorted(zip(made.lines, made.rows), key=lambda pair: -pair[0].personal)
+    rows = [[f"{row[0]} *" if line.personal == best else row[0], *row[1:]] for line, row in order]
+    screen = console(1000 if wide else None)
+    header, rows = fitting(made.header, rows, IMPORTANCE, 1000 if wide else screen.width)
+    notes = [made.setting, "personal: the model that each client uses, on its own test examples, after the last round"]
+    notes.append("* the best mean")
+    if REFERENCE not in [line.method for line in made.lines]:
+        notes.append("Add the method 'local' to see each client's gain over training alone")
+    if len(header) < len(made.header):
+        notes.append(f"Not shown: {', '.join(h for h in made.header if h not in header)}; --wide shows all")
+    table = terminal("Comparison", header, rows, "\n".join(notes))
+    for i, row in enumerate(rows):
+        if row[0].endswith(" *"):
+            table.rows[i].style = "bold"
+    if wide:
+        screen.width = max(screen.width, screen.measure(table).maximum)
+    screen.print(table)

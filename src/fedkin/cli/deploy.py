@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-from fedkin.cli.flags import UserError
+from fedkin.cli import flags as parsing
+from fedkin.cli.flags import Part, UserError
 
-HELP = """\
-usage: fedkin deploy init DIR [flags]   Write an app for Flower, a file for each site, and start commands.
-       fedkin deploy keys DIR [flags]   Make a CA, a certificate and site keys, to try TLS with.
+USAGE = """\
+usage: fedkin deploy init DIR [flags]
+       fedkin deploy keys DIR [flags]
+
+init  Write an app for Flower, a file for each site, and the commands to start
+      them, into a new folder.
+keys  Add a CA, a certificate and a key for each site, to try TLS with.
 """
 
 
@@ -16,18 +23,28 @@ def command(words: list[str]) -> int:
     if find_spec("flwr") is None:
         raise UserError("fedkin deploy needs Flower: pip install 'fedkin[flower]'.")
     if not words or words[0] in ("-h", "--help"):
-        print(HELP, end="")
+        print(USAGE, end="")
         return 0 if words else 2
-    import tyro
-
     if words[0] == "init":
         from fedkin.deploy.scaffold import Init, init
 
-        init(tyro.cli(tyro.conf.PositionalRequiredArgs[Init], args=words[1:], prog="fedkin deploy init"))
+        init(_parse("init", words[1:], Init))
     elif words[0] == "keys":
         from fedkin.deploy.keys import Keys, keys
 
-        keys(tyro.cli(tyro.conf.PositionalRequiredArgs[Keys], args=words[1:], prog="fedkin deploy keys"))
+        keys(_parse("keys", words[1:], Keys))
     else:
         raise UserError(f"There is no 'fedkin deploy {words[0]}'. Known: init, keys.")
     return 0
+
+
+def _parse(action: str, words: list[str], kind: Any) -> Any:
+    folders, rest = parsing.split_words(words)
+    if not parsing.wants_help(rest) and len(folders) != 1:
+        raise UserError(f"deploy {action} takes one folder; given: {' '.join(folders) or 'none'}.")
+    default = kind(Path(folders[0] if folders else "DIR"))
+    part = Part("own", default, "options", without=("folder",))
+    flags, extra = parsing.parse(rest, [part], f"fedkin deploy {action} DIR", kind.__doc__)
+    if extra:
+        raise UserError(f"'{extra[0]}' is not expected here: DIR comes first, then flags with their values.")
+    return flags.own

@@ -10,7 +10,7 @@ from fedkin.cli import flags as parsing
 
 
 @dataclass(frozen=True)
-class Figures:
+class FigureFlags:
     format: Literal["pdf", "png", "svg"] = "pdf"
     """Output format."""
     out: Path | None = None
@@ -18,7 +18,9 @@ class Figures:
 
 
 def command(words: list[str]) -> int:
-    folders, flags = parsing.folders(words, Figures, "figures", "Figures for papers, in one style.")
+    folders, flags = parsing.folders(
+        words, FigureFlags(), "figures", "Draw figures for papers: learning curves, gains, partition, costs, mixing."
+    )
     from fedkin.report import figures
 
     for path in figures.write(folders, flags.out, flags.format):

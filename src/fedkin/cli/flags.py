@@ -1,227 +1,249 @@
-"""Flags, made from dataclass fields, and what is built from them."""
+"""Flags made from dataclass fields: a field's name, type, default and docstring are the flag and its help."""
 
 from __future__ import annotations
 
-import contextlib
+import argparse
+import ast
 import dataclasses
 import inspect
-import sys
+import shutil
+import textwrap
+import typing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, NoReturn
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from fedkin.registry import convert, field_types, hint
 
-    from fedkin.data.federation import Federation
-    from fedkin.engine.trackers import Tracker
+METAVAR = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
 class UserError(Exception):
-    """Something the user can put right: shown without a stack trace."""
+    """A mistake that the user can put right: shown as one line, without a traceback."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Data, clients and output."""
+class Part:
+    """One dataclass of flags."""
 
-    data: str = "digits"
-    """Data set (see `fedkin list datasets`), or a folder with one .csv, .tsv, .parquet or .npz for each client."""
-    data_dir: str | None = None
-    """Folder of data files; also the variable FEDKIN_DATA."""
-    label: str = "y"
-    """Own data: column of the labels."""
-    ignore: tuple[str, ...] = ()
-    """Own data: columns to leave out."""
-    categorical: tuple[str, ...] = ()
-    """Own data: columns of numbers that stand for categories; columns of text always do."""
-    missing: tuple[str, ...] = ()
-    """Own data: cells that mean "not known", beside empty ones, ?, NA and NaN."""
-    decimal: Literal["auto", ".", ","] = "auto"
-    """Own data: the decimal mark, where the files do not tell."""
-    ordered: bool = False
-    """Own data: the rows of each file are in time order; test on the latest."""
-    fit: Literal["each", "sites"] = "each"
-    """Tables: scale numbers by each client's own mean and variance, or by those of all sites together."""
-    partition: str | None = None
-    """How examples are spread over clients (see `fedkin list partitions`); by default the data's own clients where it
-    names them, else dirichlet."""
-    clients: int | None = None
-    """Number of clients; by default those that the data names, else 20."""
-    samples_per_client: int | None = None
-    """Most examples of a client."""
-    test: float = 0.2
-    """Fraction of each client's examples used for testing."""
-    validation: float = 0.1
-    """Fraction of each client's examples used for validation."""
-    pool: Literal["all", "train"] = "all"
-    """Spread all official examples, or only the official training part."""
-    model: str = "auto"
-    """Network (see `fedkin list models`), or your own as file.py:function; auto: the usual one for the data."""
-    head: str | None = None
-    """Name of the network's last layer, where it is not the last linear one."""
-    out: Path | None = None
-    """Folder for everything of this run; a stopped run goes on there."""
-    fresh: bool = False
-    """Start over in that folder."""
-    json: bool = False
-    """Print the summary as JSON and nothing else."""
-    quiet: bool = False
-    """No progress bar."""
-    tensorboard: Path | None = None
-    """Write metrics for TensorBoard to this folder."""
-    mlflow: str | None = None
-    """Log to this MLflow experiment."""
-    wandb: str | None = None
-    """Log to this Weights & Biases project."""
+    name: str
+    """Attribute of the outcome that holds it."""
+    default: Any
+    """An instance, whose values are the defaults."""
+    group: str
+    """Heading in the help text."""
+    prefix: str = ""
+    """`partition` makes flags such as --partition.alpha."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """Help texts of fields that have no docstring."""
+    without: tuple[str, ...] = ()
+    """Fields that are no flags."""
+
+    def flag(self, name: str) -> str:
+        word = name.replace("_", "-")
+        return f"{self.prefix}.{word}" if self.prefix else word
 
 
-def given(words: list[str], flag: str, default: str) -> str:
-    """The value of a flag that decides which other flags there are."""
-    for i, word in enumerate(words):
-        if word == f"--{flag}" and i + 1 < len(words):
-            return words[i + 1]
-        if word.startswith(f"--{flag}="):
-            return word.split("=", 1)[1]
-    return default
-
-
-def _options_of(target: Any, name: str) -> type | None:
-    """A dataclass of the keyword options of a function or dataclass, for flags."""
-    if dataclasses.is_dataclass(target):
-        own = [(f.name, f.type, field(default=f.default)) for f in fields(target) if f.init]
-    else:
-        parameters = inspect.signature(target, eval_str=True).parameters.values()
-        own = [
-            (p.name, p.annotation, field(default=p.default))
-            for p in parameters
-            if p.kind is p.KEYWORD_ONLY and p.default is not p.empty
-        ]
-    if not own:
-        return None
-    resolved = [(n, _evaluated(t, target), f) for n, t, f in own]
-    return dataclasses.make_dataclass(f"{name.capitalize()}Options", resolved, frozen=True)
-
-
-def _evaluated(annotation: Any, target: Any) -> Any:
-    if isinstance(annotation, str):
-        module = sys.modules[target.__module__]
-        return eval(annotation, vars(module), {})
-    return annotation
-
-
-def parse(words: list[str], parts: dict[str, Any], prefixed: dict[str, Any], prog: str, about: str) -> Any:
-    """Parse words into an object with one attribute for each part; only `prefixed` ones keep their name in flags."""
-    import tyro
-
-    made: list[tuple[str, Any, Any]] = []
-    for name, (kind, default) in parts.items():
-        made.append((name, Annotated[kind, tyro.conf.arg(name="")], field(default=default)))
-    for name, kind in prefixed.items():
-        made.append((f"{name}_options", Annotated[kind, tyro.conf.arg(name=name)], field(default_factory=kind)))
-    whole = dataclasses.make_dataclass("Flags", made, frozen=True)
-    whole.__doc__ = about
-    return tyro.cli(whole, args=words, prog=prog, config=(tyro.conf.FlagCreatePairsOff,))
-
-
-def common(words: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parts of the flags that every run has, and those that depend on the data, partition and model named."""
-    from fedkin.data import DATASETS, default_partition
-    from fedkin.data.partition import PARTITIONS
-    from fedkin.engine.options import Options
-    from fedkin.models import MODELS
-    from fedkin.protocol import Training
-
-    parts = {"setting": (Setting, Setting()), "training": (Training, Training()), "options": (Options, Options())}
-    data = given(words, "data", "digits")
-    partition = given(words, "partition", default_partition(data))
-    model = given(words, "model", "auto")
-    prefixed: dict[str, Any] = {}
-    if data in DATASETS and (kind := _options_of(DATASETS[data].load(), "data")):
-        prefixed["data"] = kind
-    if partition in PARTITIONS and (kind := _options_of(PARTITIONS[partition], "partition")):
-        prefixed["partition"] = kind
-    if model == "auto":
-        from fedkin.data import DEFAULT_MODEL
-
-        model = DEFAULT_MODEL.get(data, "mlp")
-    if model in MODELS and (kind := _options_of(MODELS[model].load(), "model")):
-        prefixed["model"] = kind
-    return parts, prefixed
-
-
-def chosen(flags: Any, name: str) -> dict[str, Any]:
-    options = getattr(flags, f"{name}_options", None)
-    return {} if options is None else dataclasses.asdict(options)
-
-
-def federation(flags: Any, seed: int) -> Federation:
-    from fedkin.data import DATASETS, from_folder
-    from fedkin.data.federation import federate
-
-    setting: Setting = flags.setting
-    data: Any = setting.data
-    reading = {n: getattr(setting, n) for n in ("label", "ignore", "categorical", "missing", "decimal", "ordered")}
-    given = [name for name, value in reading.items() if value != getattr(Setting, name)]
-    if setting.data not in DATASETS and Path(setting.data).is_dir():
-        data = from_folder(setting.data, **reading)
-    elif given:
-        raise UserError(f"--{given[0]} is for a folder of your own; --data {setting.data} is none.")
-    return federate(
-        data,
-        partition=setting.partition,
-        clients=setting.clients,
-        seed=seed,
-        test=setting.test,
-        validation=setting.validation,
-        pool=setting.pool,
-        samples_per_client=setting.samples_per_client,
-        data_dir=setting.data_dir,
-        data_options=chosen(flags, "data"),
-        fit=setting.fit,
-        **chosen(flags, "partition"),
-    )
-
-
-def trackers(setting: Setting, label: str, console: Console) -> list[Tracker]:
-    from fedkin.engine.progress import Terminal
-    from fedkin.engine.trackers import MLflow, TensorBoard, WandB
-
-    out: list[Tracker] = []
-    if not setting.quiet:
-        out.append(Terminal(label, console))
-    if setting.tensorboard is not None:
-        out.append(TensorBoard(setting.tensorboard / label.replace(", ", "-").replace(" ", "-")))
-    if setting.mlflow is not None:
-        out.append(MLflow(setting.mlflow))
-    if setting.wandb is not None:
-        out.append(WandB(setting.wandb))
-    return out
-
-
-def ray_cluster(wanted: bool, address: str = "", workers: int = 0) -> contextlib.AbstractContextManager[None]:
-    """One Ray cluster for several runs: its start takes seconds."""
-    if not wanted:
-        return contextlib.nullcontext()
-    from fedkin.engine.ray import cluster
-
-    return cluster(address, workers)
-
-
-def split_words(words: list[str]) -> tuple[list[str], list[str]]:
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Leading names, and the flags after them."""
     at = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
-    return words[:at], words[at:]
+    return list(words[:at]), list(words[at:])
 
 
-def parse_one(words: list[str], kind: Any, prog: str, about: str) -> Any:
-    """Parse words into one dataclass."""
-    return parse(words, {"own": (kind, kind())}, {}, prog, about).own
+def given(words: Sequence[str], flag: str) -> str | None:
+    """The value of a flag that decides which other flags there are."""
+    found = None
+    for i, word in enumerate(words):
+        if word == f"--{flag}" and i + 1 < len(words):
+            found = words[i + 1]
+        elif word.startswith(f"--{flag}="):
+            found = word.split("=", 1)[1]
+    return found
 
 
-def folders(words: list[str], kind: Any, command: str, about: str) -> tuple[list[str], Any]:
-    """Folders, and the flags after them."""
-    named, rest = split_words(words)
-    if not named and not {"-h", "--help"} & set(rest):
+def wants_help(words: Sequence[str]) -> bool:
+    return bool({"-h", "--help"} & set(words))
+
+
+def parse_one(
+    words: Sequence[str], default: Any, prog: str, about: str, group: str = "options"
+) -> tuple[Any, list[str]]:
+    """Flags of one dataclass, and the words that are no flags."""
+    made, names = parse(words, [Part("own", default, group)], prog, about)
+    return made.own, names
+
+
+def folders(words: Sequence[str], default: Any, command: str, about: str) -> tuple[list[str], Any]:
+    """Folders of runs, and flags."""
+    flags, found = parse_one(words, default, f"fedkin {command} DIR …", about)
+    if not found:
         raise UserError(f"{command} needs a folder: the --out of a run or of a comparison.")
-    return named, parse_one(rest, kind, f"fedkin {command} DIR", about)
+    return found, flags
+
+
+def parse(
+    words: Sequence[str], parts: Sequence[Part], prog: str, about: str, config: Mapping[str, Any] | None = None
+) -> tuple[Any, list[str]]:
+    """Flags as an object with an attribute for each part, and the words that are no flags.
+
+    `config` holds values by flag; those given in words win. `prog` is the command with its arguments, for the help.
+    """
+    command = " ".join(word for word in prog.split() if word.islower() or ":" in word)
+    parser = _Parser(usage=f"{prog} [flags]", description=about, add_help=False, allow_abbrev=False)
+    groups: dict[str, Any] = {}
+    known: dict[str, tuple[Part, str, Any]] = {}
+    for part in parts:
+        if part.group not in groups:
+            groups[part.group] = parser.add_argument_group(part.group)
+        docs = {**part.about, **_docstrings(type(part.default))}
+        for name, kind in field_types(type(part.default)).items():
+            if name in part.without:
+                continue
+            flag = part.flag(name)
+            if flag in known:
+                raise UserError(
+                    f"{type(part.default).__name__} and {type(known[flag][0].default).__name__} both have a field "
+                    f"'{name}', so --{flag} would be ambiguous: rename the method's field (server_{name}, …)."
+                )
+            known[flag] = part, name, kind
+            value = (config or {}).get(flag, getattr(part.default, name))
+            _add(groups[part.group], flag, kind, value, docs.get(name, ""))
+    next(reversed(groups.values())).add_argument("-h", "--help", action="help", help="Show this text and exit.")
+    for flag in config or {}:
+        if flag not in known:
+            raise UserError(f"{command} has no flag '{flag}', which the config file sets.{_flag_hint(flag, known)}")
+    found, rest = parser.parse_known_args([_dashed(word) for word in words])
+    for word in rest:
+        if word.startswith("-") and word != "-":
+            flag = word.lstrip("-").split("=")[0]
+            raise UserError(f"{command} has no flag --{flag}.{_flag_hint(flag, known)} All flags: {command} --help")
+    values = {**(config or {}), **vars(found)}
+    made = {}
+    for part in parts:
+        own = {
+            name: convert(kind, values[flag], f"--{flag}")
+            for flag, (owner, name, kind) in known.items()
+            if owner is part and flag in values
+        }
+        made[part.name] = dataclasses.replace(part.default, **own)
+    return SimpleNamespace(**made), rest
+
+
+def options_of(target: Any) -> Any | None:
+    """An instance of a dataclass of the keyword options of a function or dataclass, with their defaults."""
+    if dataclasses.is_dataclass(target):
+        kinds = field_types(target)
+        own = [(f.name, kinds[f.name], field(default=f.default)) for f in fields(target) if f.init]
+    else:
+        own = [
+            (p.name, p.annotation, field(default=p.default))
+            for p in inspect.signature(target, eval_str=True).parameters.values()
+            if p.kind is p.KEYWORD_ONLY and p.default is not p.empty
+        ]
+    return dataclasses.make_dataclass("KeywordOptions", own, frozen=True)() if own else None
+
+
+def docstrings_of(target: Any) -> dict[str, str]:
+    return _docstrings(target) if dataclasses.is_dataclass(target) else {}
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=_Formatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        flag, _, what = message.removeprefix("argument ").partition(": ")
+        if what == "expected one argument":
+            raise UserError(f"{flag.split('/')[-1]} needs a value.")
+        raise UserError(message)
+
+
+class _Formatter(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=min(shutil.get_terminal_size().columns, 100))
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return ", ".join(action.option_strings[: 1 if not action.const else 2])
+        return super()._format_action_invocation(action)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(textwrap.fill(paragraph, width) for paragraph in text.split("\n\n"))
+
+
+def _add(group: Any, flag: str, kind: Any, default: Any, about: str) -> None:
+    """One flag. It leaves no trace unless it is given: defaults and the config file come later."""
+    kind = _inner(kind)
+    settings: dict[str, Any] = {"dest": flag, "default": argparse.SUPPRESS}
+    shown = f" (default: {_text(default)})" if default or (default == 0 and default is not False) else ""
+    help = (about + shown).strip().replace("%", "%%")
+    if kind is bool:
+        action = group.add_argument(f"--{flag}", action=argparse.BooleanOptionalAction, help=help, **settings)
+        action.help, action.const = help, default  # argparse of Python 3.11 adds its own remark on defaults
+        return
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        settings["metavar"] = "{" + ",".join(str(a) for a in arguments) + "}"
+    elif origin is tuple:
+        settings |= {"metavar": METAVAR.get(arguments[0], "TEXT"), "nargs": "*", "action": "extend"}
+    elif origin is dict:
+        settings |= {"metavar": "INT", "nargs": "*", "action": _Pairs}
+    else:
+        settings["metavar"] = METAVAR.get(kind, "TEXT")
+    group.add_argument(f"--{flag}", help=help, **settings)
+
+
+class _Pairs(argparse.Action):
+    """`--arrive 7 3 8 5` as {7: 3, 8: 5}."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if len(values) % 2:
+            raise UserError(f"{option_string} takes pairs of numbers; given: {' '.join(values)}.")
+        setattr(namespace, self.dest, dict(zip(values[::2], values[1::2])))
+
+
+def _inner(kind: Any) -> Any:
+    """int for `int | None`."""
+    arguments = [a for a in typing.get_args(kind) if a is not type(None)]
+    return arguments[0] if type(None) in typing.get_args(kind) else kind
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}".replace("e+0", "e") if isinstance(value, float) else str(value)
+
+
+def _dashed(word: str) -> str:
+    """--batch_size is --batch-size."""
+    if not word.startswith("--"):
+        return word
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value
+
+
+def _flag_hint(flag: str, known: Mapping[str, Any]) -> str:
+    """What was probably meant; --alpha finds --partition.alpha."""
+    inner = next((f" Did you mean --{name}?" for name in known if name.split(".")[-1] == flag), "")
+    return inner or hint(flag, known, prefix="--")
+
+
+def _docstrings(kind: Any) -> dict[str, str]:
+    """The string below each field of a dataclass and its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        except (OSError, TypeError, SyntaxError, IndexError):  # no source: made on the spot, or built in
+            continue
+        if not isinstance(body, ast.ClassDef):
+            continue
+        for item, below in zip(body.body, body.body[1:]):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and isinstance(text, ast.Constant):
+                found[item.target.id] = " ".join(str(text.value).split())
+    return found

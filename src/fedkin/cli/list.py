@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from fedkin.cli import flags as parsing
 from fedkin.cli.flags import UserError
 
 KINDS = ("methods", "datasets", "partitions", "models")
 
 
+@dataclass(frozen=True)
+class ListFlags:
+    wide: bool = False
+    """Show each method's paper too, and what travels and what stays at the clients."""
+
+
 def command(words: list[str]) -> int:
-    if words and words[0] in ("-h", "--help"):
-        print(
-            "usage: fedkin list [methods|datasets|partitions|models] [--wide]\n\n"
-            "--wide: also the methods' papers, and what travels."
-        )
-        return 0
+    about = "List what there is. KIND is methods, datasets, partitions or models; by default all four."
+    flags, kinds = parsing.parse_one(words, ListFlags(), "fedkin list [KIND …]", about)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UserError(f"There is no list of '{kind}'. Known: {', '.join(KINDS)}.")
     from fedkin.cli.terminal import console
     from fedkin.data import DATASETS
     from fedkin.data.partition import PARTITIONS
@@ -21,25 +29,21 @@ def command(words: list[str]) -> int:
     from fedkin.models import MODELS
     from fedkin.report.tables import terminal
 
-    wide, wanted = "--wide" in words, [word for word in words if word != "--wide"]
-    for kind in wanted:
-        if kind not in KINDS:
-            raise UserError(f"There is no list of '{kind}'. Known: {', '.join(KINDS)}.")
-    screen = console()
-    for kind in wanted or KINDS:
-        if kind == "methods":
-            rows: list[tuple[str, ...]] = [(n, e.summary) for n, e in METHODS.items()]
-            header: tuple[str, ...] = ("name", "what it does")
-            if wide:  # these stand in the methods' own files, which import torch
-                loaded = [entry.load() for entry in METHODS.values()]
-                rows = [(*row, kind.paper, kind.travels, kind.stays) for row, kind in zip(rows, loaded)]
-                header = (*header, "paper", "travels", "stays at the client")
-            table = terminal("Methods", header, rows)
+    screen = console(160 if flags.wide else None)
+    for kind in kinds or KINDS:
+        header: tuple[str, ...] = ("name", "what it does" if kind in ("methods", "partitions") else "what it is")
+        rows: list[tuple[str, ...]]
+        if kind == "methods" and flags.wide:
+            header += ("paper", "travels", "stays at the client")
+            # these stand in the methods' own files, which import torch
+            loaded = {name: entry.load() for name, entry in METHODS.items()}
+            rows = [(n, METHODS[n].summary, m.paper, m.travels, m.stays) for n, m in loaded.items()]
         elif kind == "partitions":
-            table = terminal("Partitions", ("name", "what it does"), [(n, p.summary) for n, p in PARTITIONS.items()])
+            rows = [(n, p.summary) for n, p in PARTITIONS.items()]
         else:
-            entries = DATASETS if kind == "datasets" else MODELS
-            table = terminal(kind.capitalize(), ("name", "what it is"), [(n, e.summary) for n, e in entries.items()])
+            entries = {"methods": METHODS, "datasets": DATASETS, "models": MODELS}[kind]
+            rows = [(n, e.summary) for n, e in entries.items()]
+        table = terminal(kind.capitalize(), header, rows)
         for column in table.columns:
             column.justify = "left"
         screen.print(table)

@@ -8,45 +8,41 @@ import sys
 from collections.abc import Sequence
 
 from fedkin.cli.flags import UserError
+from fedkin.registry import hint
 
-HELP = """\
-fedkin: personalized federated learning
-
-  fedkin demo                        Compare methods on embedded data, in under a minute.
-  fedkin run METHOD [flags]          Run one method; add --help to list its flags.
-  fedkin compare METHOD METHOD …     Run several methods on the same clients, over seeds.
-  fedkin report DIR [DIR …]          Write one page on runs: who learns from whom, who benefits.
-  fedkin watch DIR                   Show the same page live while a run goes on.
-  fedkin figures DIR                 Draw figures for papers (--format pdf, png or svg).
-  fedkin list [KIND]                 List methods, datasets, partitions or models.
-  fedkin reproduce PAPER/ITEM …      Rerun a table or figure of a paper; --list names them.
-  fedkin bench                       Rank all methods at one fixed budget.
-  fedkin cite METHOD …               Print the BibTeX entries of the methods' papers.
-  fedkin verify [METHOD …]           Check methods, yours too (file.py:Class), against the contract.
-  fedkin deploy init|keys DIR        Write an app for real sites over Flower, and trial keys.
-
-In `compare`, options follow a method's name: fedkin compare local fedprox,mu=0.1 fedprox,mu=1
-"""
-COMMANDS = (
-    "demo",
-    "run",
-    "compare",
-    "report",
-    "watch",
-    "figures",
-    "list",
-    "verify",
-    "cite",
-    "reproduce",
-    "bench",
-    "deploy",
-)
+# By heading: what is typed, and what it does. The first word is the module in this package.
+COMMANDS: dict[str, dict[str, str]] = {
+    "Run": {
+        "demo": "Compare methods on embedded data, in under a minute.",
+        "run METHOD": "Run one method; add --help for its flags.",
+        "compare METHOD METHOD …": "Run several methods on the same clients.",
+        "sweep METHOD --grid …": "Try settings, choose on validation examples.",
+    },
+    "Look": {
+        "report DIR …": "Write a page: who learns from whom, who benefits.",
+        "watch DIR": "Show that page live while a run goes on.",
+        "figures DIR …": "Draw figures for papers.",
+        "list [KIND …]": "List methods, datasets, partitions and models.",
+        "cite METHOD …": "Print the BibTeX entries of the methods' papers.",
+    },
+    "Papers": {
+        "reproduce PAPER/ITEM …": "Rerun tables and figures of papers.",
+        "bench": "Rank all methods at one fixed budget.",
+    },
+    "Extend and deploy": {
+        "new method NAME": "Start a method: a file, a test and a page.",
+        "verify [METHOD …]": "Check methods, yours too, against the contract.",
+        "deploy init|keys DIR": "Write an app for real sites over Flower.",
+        "completion SHELL": "Print a completion script: bash, zsh or fish.",
+    },
+}
+NAMES = [usage.split()[0] for commands in COMMANDS.values() for usage in commands]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        print(_help(), end="")
         return
     if words[0] in ("--version", "-V"):
         import fedkin
@@ -54,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(fedkin.__version__)
         return
     try:
-        if words[0] not in COMMANDS:
-            raise UserError(f"There is no command '{words[0]}'. Known: {', '.join(COMMANDS)}.")
+        if words[0] not in NAMES:
+            raise UserError(f"There is no command '{words[0]}'.{hint(words[0], NAMES)} Known: {', '.join(NAMES)}.")
         code: int = importlib.import_module(f"fedkin.cli.{words[0]}").command(words[1:])
     except KeyboardInterrupt:
         code = 130
@@ -63,7 +59,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `fedkin list | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
-    except (UserError, ValueError, FileNotFoundError, ImportError) as error:
+    except (UserError, ValueError, OSError, ImportError) as error:
+        if os.environ.get("FEDKIN_TRACEBACK"):
+            raise
         code = 2
         print(f"fedkin: {error}", file=sys.stderr)
     sys.exit(code)
+
+
+def _help() -> str:
+    lines = ["usage: fedkin COMMAND …", "", "Personalized federated learning.", ""]
+    for heading, commands in COMMANDS.items():
+        lines += [f"{heading}:", *(f"  {usage:24} {about}" for usage, about in commands.items()), ""]
+    lines += [
+        "A method's fields follow its name: fedkin compare local fedprox,mu=0.1",
+        "fedkin COMMAND --help says more. FEDKIN_TRACEBACK=1 shows where an error arose.",
+    ]
+    return "\n".join(lines) + "\n"

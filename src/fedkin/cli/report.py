@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.cli import flags as parsing
+from fedkin.cli.config import method_name
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportFlags:
     out: Path | None = None
     """File of the page; by default report.html in the first folder."""
 
 
 def command(words: list[str]) -> int:
-    folders, flags = parsing.folders(words, Report, "report", "One self-contained HTML page of runs or a comparison.")
+    folders, flags = parsing.folders(
+        words,
+        ReportFlags(),
+        "report",
+        "Write one self-contained HTML page on runs, a comparison or a leaderboard: who learns from whom, who benefits.",
+    )
+    if len(folders) == 1 and (Path(folders[0]) / "leaderboard.json").exists():
+        from fedkin.experiments.board_page import write_page
+
+        print(f"Report: {write_page(Path(folders[0]), flags.out)}")
+        return 0
     from fedkin.report import page
 
-    print(f"Report: {page.write(folders, flags.out, cite(page.labels(folders)))}")
+    print(f"Report: {page.write(folders, flags.out, bibtex(folders))}")
     return 0
 
 
-def cite(methods: Sequence[str]) -> str:
-    """BibTeX of the methods' papers. Here, because the report itself knows no method."""
+def bibtex(folders: Sequence[str]) -> str:
+    """The papers of the methods in these folders. Here, because the report itself knows no method."""
+    from fedkin.report import read
     from fedkin.results.citation import citation
 
-    return citation(methods)
+    return citation([method_name(json.loads((path / "config.json").read_text())) for path in read.folders(folders)])

@@ -10,9 +10,9 @@ from fedkin.cli import flags as parsing
 
 
 @dataclass(frozen=True)
-class Reproduce:
+class ReproduceFlags:
     scale: Literal["full", "desk", "smoke"] = "desk"
-    """How much of the paper's experiment is run: see `--list`."""
+    """How much of the paper's experiment to run; --list explains the scales."""
     seeds: int | None = None
     """Number of seeds; by default the item's own, mostly 3."""
     only: str = ""
@@ -20,31 +20,30 @@ class Reproduce:
     out: Path = Path("runs/reproduce")
     """Folder for runs, outcomes and figures."""
     cells: Path | None = None
-    """Folder of stored results; by default docs/results/cells where docs/results exists, else OUT/cells."""
+    """Folder of stored results; by default docs/results/cells if docs/results exists, else OUT/cells."""
     workers: int = 0
     """Number of runs side by side; 0 means one for each core."""
     list: bool = False
     """List the items, with an estimate of their time on this machine."""
     status: bool = False
-    """Say which runs are done and how many hours the others will take."""
+    """Show which runs are done and how many hours the others will take."""
 
 
 def command(words: list[str]) -> int:
-    names, rest = parsing.split_words(words)
     about = (
-        "Run tables and figures of the papers, and print paper against ours. PAPER/ITEM is such as fedcedar/table2; "
-        "fedcedar alone means all of that paper, all means every paper. Finished runs are not repeated."
+        "Rerun tables and figures of the papers, and print the paper's numbers beside ours. PAPER/ITEM is, for "
+        "example, fedcedar/table2; fedcedar alone stands for that paper, all for every paper. Finished runs are not "
+        "repeated."
     )
-    flags = parsing.parse_one(rest, Reproduce, "fedkin reproduce PAPER/ITEM …", about)
+    flags, names = parsing.parse_one(words, ReproduceFlags(), "fedkin reproduce PAPER/ITEM …", about)
     from fedkin.cli.terminal import console
     from fedkin.experiments.reproduce import reproduce, show_list, show_status, store_of
 
     if flags.status:
-        store = store_of(flags.cells, flags.scale, flags.out)
-        show_status(names, flags.scale, flags.seeds, store, console())
+        show_status(names, flags.scale, flags.seeds, store_of(flags.cells, flags.scale, flags.out), console(160))
         return 0
     if flags.list or not names:
-        show_list(flags.seeds, console())
+        show_list(flags.seeds, console(160))
         return 0
     reproduce(
         names,
@@ -54,6 +53,6 @@ def command(words: list[str]) -> int:
         out=flags.out,
         cells=flags.cells,
         workers=flags.workers,
-        console=console(),
+        console=console(160),
     )
     return 0

@@ -4,86 +4,122 @@ from __future__ import annotations
 
 import inspect
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fedkin.cli import config as configs
 from fedkin.cli import flags as parsing
-from fedkin.cli.flags import Setting, UserError
+from fedkin.cli import settings
+from fedkin.cli.flags import Part, UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
-    from fedkin.data.federation import Federation
+USAGE = """\
+usage: fedkin run METHOD [flags]
+
+Run one method on one federation of clients.
+
+METHOD is a name from `fedkin list methods`, or your own as file.py:Class. Its
+fields are flags, or follow its name: fedkin run fedprox,mu=0.5 --rounds 50
+
+`fedkin run METHOD --help` lists all flags of the method, the data and the run.
+"""
+
+
+@dataclass(frozen=True)
+class NameFlag:
+    name: str | None = None
+    """Label of this run in tables and figures; by default METHOD."""
 
 
 def command(words: list[str]) -> int:
+    names, rest = parsing.split_words(words)
+    if len(names) > 1:
+        raise UserError(f"run takes one method; given: {' '.join(names)}. To run several: fedkin compare.")
+    if not names and (parsing.wants_help(rest) or not rest):
+        print(USAGE, end="")
+        return 0 if rest else 2
+    config = configs.read(rest)
+    if not names and len(config.methods) != 1:
+        raise UserError("run needs a METHOD before the flags, or one in the --config file.")
+    label = names[0] if names else config.methods[0]
     from rich.console import Console
 
     from fedkin.cli.terminal import console
-
-    names, rest = parsing.split_words(words)
-    if len(names) != 1:
-        from fedkin.methods import METHODS
-
-        if names:
-            raise UserError(f"run takes one method, given: {' '.join(names)}. To compare several: fedkin compare.")
-        print(f"usage: fedkin run METHOD [flags]\n\nMETHOD: {', '.join(METHODS)}, or your own as file.py:Class.")
-        print("`fedkin run METHOD --help` lists the flags of the method, the data and the partition named.")
-        return 0 if "--help" in rest or "-h" in rest else 2
     from fedkin.engine.loop import run
     from fedkin.methods import method
+    from fedkin.registry import parse_label
+    from fedkin.results.store import relabel
 
-    default = method(names[0])
-    parts, prefixed = parsing.common(rest)
-    parts = {"method": (type(default), default), **parts}
-    about = (inspect.getdoc(inspect.getmodule(type(default))) or "").split("\n\n")[0]
-    flags = parsing.parse(rest, parts, prefixed, f"fedkin run {names[0]}", about)
-    setting: Setting = flags.setting
-    federation = parsing.federation(flags, flags.options.seed)
+    name, fields = parse_label(label)
+    if config.methods and parse_label(config.methods[0])[0] == name:
+        fields = {**parse_label(config.methods[0])[1], **config.fields, **fields}
+    default = method(name, **fields)
+    flags, extra = parsing.parse(
+        rest,
+        [Part("method", default, f"method ({name})"), *settings.parts(rest, config), Part("own", NameFlag(), "output")],
+        f"fedkin run {label}",
+        (inspect.getdoc(inspect.getmodule(type(default))) or "").split("\n\n")[0],
+        config.values,
+    )
+    if extra:
+        raise UserError(f"'{extra[0]}' is not expected here: METHOD comes first, then flags with their values.")
+    shown = flags.own.name or label
+    federation = settings.federation(flags, flags.options.seed)
     result = run(
         flags.method,
         federation,
-        model=setting.model,
-        model_options=parsing.chosen(flags, "model"),
-        head=setting.head,
+        model=flags.model.model,
+        model_options=settings.chosen(flags, "model"),
+        head=flags.model.head,
         training=flags.training,
-        out=setting.out,
-        fresh=setting.fresh,
-        label=names[0],
-        trackers=parsing.trackers(setting, names[0], Console(stderr=True)),
+        out=flags.output.out,
+        fresh=flags.output.fresh,
+        label=shown,
+        trackers=settings.trackers(flags.output, shown, Console(stderr=True)),
         options=flags.options,
     )
-    if setting.json:
+    if result.out is not None:
+        relabel(result.out, shown)
+        result.summary["method"] = shown
+    if flags.output.json:
         print(json.dumps(result.summary, indent=2))
         return 0
-    _show(names[0], result.summary, federation, console())
-    if setting.out is not None:
-        print(f"Everything of this run is in {setting.out}. To see it: fedkin report {setting.out}")
+    screen = console()
+    screen.print(table(shown, result.summary))
+    out = flags.output.out
+    if out is None:
+        print("Nothing was kept: add --out DIR to keep the history, the models and a report.")
+    else:
+        print(f"The results are in {out}. To see them: fedkin report {out}")
     return 0
 
 
-def _show(name: str, summary: dict[str, Any], federation: Federation, console: Console) -> None:
+def table(name: str, summary: dict[str, Any]) -> Table:
+    """The headline numbers of a run."""
     from fedkin.report.tables import duration, percent, size, terminal
 
-    rows = []
-    for kind in ("personal", "received"):
-        if kind in summary:
-            s = summary[kind]
-            rows.append(
-                (kind, *(percent(s[k]) for k in ("mean", "weighted", "std", "worst_decile")), f"{s['jain']:.3f}")
-            )
+    kinds: dict[str, Any] = {kind: summary[kind] for kind in ("personal", "received") if kind in summary}
     if "chosen_by_validation" in summary:
-        s = summary["chosen_by_validation"]
-        label = f"personal, round {s['round']} (by validation)"
-        rows.append((label, *(percent(s[k]) for k in ("mean", "weighted", "std", "worst_decile")), f"{s['jain']:.3f}"))
+        chosen = summary["chosen_by_validation"]
+        kinds[f"round {chosen['round']} *"] = chosen
+    rows = [
+        (kind, *(percent(s[k]) for k in ("mean", "weighted", "std", "worst_decile")), f"{s['jain']:.3f}")
+        for kind, s in kinds.items()
+    ]
     time = summary["simulated_seconds"]
-    told = (
-        f"{summary['clients']} clients, {summary['rounds']} rounds, mean pairwise KLD {summary['mean_kld']:.2f}\n"
-        f"{size(summary['bytes_down'])} down, {size(summary['bytes_up'])} up; simulated time {duration(time['total'])} "
-        f"({duration(time['compute'])} compute, {duration(time['communication'])} communication)"
-    )
+    notes = [
+        f"{summary['clients']} clients, {summary['rounds']} rounds, mean pairwise KLD {summary['mean_kld']:.2f}",
+        f"{size(summary['bytes_down'])} down, {size(summary['bytes_up'])} up",
+        f"simulated time {duration(time['total'])}: {duration(time['compute'])} compute, "
+        f"{duration(time['communication'])} communication",
+    ]
+    if "chosen_by_validation" in summary:
+        notes.append("* personal, after the round with the best validation accuracy")
     if summary["dropped"]:
-        told += f"\n{summary['dropped']} replies were dropped: see 'dropped' in the history"
+        notes.append(f"{summary['dropped']} replies were dropped: see 'dropped' in the history")
     if summary["sees_test"]:
-        told += "\nThis method learned from test rows, as its paper does: these accuracies are optimistic"
-    header = ("accuracy %", "mean", "by rows", "std", "worst 10 %", "Jain")
-    console.print(terminal(name, header, rows, told))
+        notes.append("This method learns from test examples, as its paper does: accuracies are optimistic")
+    header = ("accuracy %", "mean", "weighted", "std", "worst 10 %", "Jain")
+    return terminal(name, header, rows, "\n".join(notes))

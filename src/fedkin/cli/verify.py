@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fedkin.cli import flags as parsing
+from fedkin.cli import settings
 
-HELP = """\
-usage: fedkin verify [METHOD …] [--ray]
 
-METHOD: a name, or your own as file.py:Class; none: all built-in ones.
---ray: also check that the Ray engine gives the same bits.
-"""
+@dataclass(frozen=True)
+class VerifyFlags:
+    ray: bool = False
+    """Check too that the Ray engine gives the same bits. Starting Ray takes some seconds."""
 
 
 def command(words: list[str]) -> int:
-    if words and words[0] in ("-h", "--help"):
-        print(HELP, end="")
-        return 0
+    about = (
+        "Check methods against the contract that the engines rely on, one property after the other. METHOD is a name, "
+        "or your own as file.py:Class; by default all built-in methods are checked. The exit code is 1 if a property "
+        "does not hold."
+    )
+    flags, names = parsing.parse_one(words, VerifyFlags(), "fedkin verify [METHOD …]", about)
     from fedkin.cli.terminal import console
     from fedkin.conformance import verify
     from fedkin.methods import METHODS
 
-    names, ray = [word for word in words if word != "--ray"], "--ray" in words
     screen = console()
     failures = 0
-    with parsing.ray_cluster(ray):
+    with settings.ray_cluster(flags.ray):
         for name in names or METHODS:
             screen.print(f"[bold]{name}[/bold]")
-            for outcome in verify(name, ray=ray):
+            for outcome in verify(name, ray=flags.ray):
                 failures += not outcome.passed
                 mark = "[green]✓[/green]" if outcome.passed else "[red]✗[/red]"
                 screen.print(f"  {mark} {outcome.name} ({outcome.seconds:.1f} s)", highlight=False)

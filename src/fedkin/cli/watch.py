@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedkin.cli import flags as parsing
-from fedkin.cli.report import cite
+from fedkin.cli.report import bibtex
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchFlags:
     port: int = 8642
     """Port of the server, which only this machine can reach; another one if it is taken."""
 
 
 def command(words: list[str]) -> int:
-    folders, flags = parsing.folders(words, Watch, "watch", "The report's page while a run goes on; Ctrl-C ends it.")
+    folders, flags = parsing.folders(
+        words, WatchFlags(), "watch", "Show the report's page live, while a run goes on. Ctrl-C ends it."
+    )
     from fedkin.report.watch import server
 
-    with server(folders, flags.port, cite) as made:
+    with server(folders, flags.port, lambda labels: bibtex(folders)) as made:
         print(f"http://127.0.0.1:{made.server_port}/ shows {', '.join(folders)}. Ctrl-C ends it.", flush=True)
         try:
             made.serve_forever()

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.data.arrays import Arrays
-from fedkin.data.own import columns, from_arrays, from_dataset, from_file, from_folder, from_frame
+from fedkin.data.datasets import from_dataset
+from fedkin.data.own import from_arrays, from_file, from_folder, from_frame
 from fedkin.registry import Entry, lookup
 
 DATASETS: dict[str, Entry] = {
@@ -62,7 +63,6 @@ __all__ = [
     "DATASETS",
     "DEFAULT_MODEL",
     "Arrays",
-    "columns",
     "default_partition",
     "from_arrays",
     "from_dataset",

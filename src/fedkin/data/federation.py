@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,25 +12,18 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkin.data import Arrays, default_partition
 from fedkin.data import load as load_data
+from fedkin.data.encode import Task
 from fedkin.data.partition import BY_LABEL, PARTITIONS, Ints, Partition
-from fedkin.data.preprocess import Fit, Preprocessing, fitted, statistics
+from fedkin.data.preprocess import Fit, Preprocessing, fitted, shared, statistics
 from fedkin.data.shift import shifted
+from fedkin.data.split import Split as Split
+from fedkin.data.split import splits as split_all
 from fedkin.maths.divergence import mean_kld
 from fedkin.protocol import Data, Examples
-
-
-@dataclass(frozen=True)
-class Split:
-    """One client's examples, by index."""
-
-    train: Ints
-    validation: Ints
-    test: Ints
 
 
 class Population(Protocol):
@@ -111,6 +103,15 @@ class Federation:
     def names(self) -> tuple[str, ...]:
         """The user's own names of the clients where there are any."""
         return _names(self.arrays, self.description.get("partition"), len(self))
+
+    @property
+    def schema(self) -> tuple[str, ...]:
+        """What must be the same at all sites of a table: features in their order, and classes that have names."""
+        if self.preprocessing is None:
+            return ()
+        classes = self.preprocessing.classes
+        numbered = classes == tuple(map(str, range(len(classes))))
+        return (*self.preprocessing.feature_names, *(() if numbered else (f"label={name}" for name in classes)))
 
     def examples(self, client: int, indices: Ints) -> Examples:
         """These examples of a client as the network takes them."""
@@ -256,10 +257,10 @@ def federate(
     group = arrays.group[usable] if arrays.group is not None else None
     if clients is None:
         clients = len(np.unique(group)) if partition == "by_group" and group is not None else 20
-    labels: Ints = arrays.y if arrays.classes else np.zeros(len(arrays.y), np.int64)
+    labels = _labels(arrays)
     made = scheme(labels[usable], clients, seed, group)
     names = _names(arrays, partition, clients)
-    splits = _splits(arrays, made, labels, names, test, validation, samples_per_client, seed)
+    splits = split_all(arrays, made, labels, names, test, validation, samples_per_client, seed)
     description = {
         "data": data if isinstance(data, str) else "own",
         "data_options": dict(data_options or ({} if isinstance(data, str) else arrays.source)),
@@ -282,6 +283,28 @@ def federate(
     if made.shifts is not None:
         arrays = _shifted(arrays, made, splits)
     return Federation(arrays, made, splits, description, prepared)
+
+
+def site_statistics(
+    arrays: Arrays, *, fit: Fit = "each", seed: int = 0, test: float = 0.2, validation: float = 0.1
+) -> dict[str, Any]:
+    """What a lone site tells others, so that `preprocess.agreed` can make the preprocessing of all sites: statistics
+    of its training examples. Pass the result to `federate(arrays, preprocessing=…)` at the site."""
+    if not arrays.columns or len(arrays.names) != 1:
+        raise ValueError("Only a site's own table has statistics to share: read it with from_file.")
+    everything = Partition((np.arange(len(arrays.y)),))
+    (split,) = split_all(arrays, everything, _labels(arrays), arrays.names, test, validation, None, seed)
+    told = statistics(arrays.x[split.train], arrays.columns)
+    return shared(arrays.columns, told, fit, classes=arrays.class_names, task=_task(arrays))
+
+
+def _labels(arrays: Arrays) -> Ints:
+    """Labels to spread and to split by: all the same in a regression."""
+    return arrays.y if arrays.classes else np.zeros(len(arrays.y), np.int64)
+
+
+def _task(arrays: Arrays) -> Task:
+    return "classification" if arrays.classes else "regression"
 
 
 def _check_partition(
@@ -312,37 +335,6 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _splits(
-    arrays: Arrays,
-    made: Partition,
-    labels: Ints,
-    names: tuple[str, ...],
-    test: float,
-    validation: float,
-    samples_per_client: int | None,
-    seed: int,
-) -> tuple[Split, ...]:
-    strata = labels
-    if arrays.ordered and arrays.group is not None:  # time goes on within a group, not from one group to the next
-        strata = arrays.group * max(1, arrays.classes) + labels
-    rng = np.random.default_rng([seed, 0x5917])
-    splits = []
-    for client, indices in enumerate(made.indices):
-        if names is arrays.names:  # a named client's split is its own: a lone site splits as in a simulation
-            rng = np.random.default_rng([seed, 0x5917, zlib.crc32(names[client].encode())])
-        if arrays.ordered:
-            indices = np.sort(indices)
-        if samples_per_client is not None and len(indices) > samples_per_client:
-            indices = _thinned(indices, strata, samples_per_client, rng, ordered=arrays.ordered)
-        if len(indices) < 2:
-            raise ValueError(
-                f"Client {client} has {len(indices)} examples; it needs one to learn from and one to test on: take "
-                "fewer clients, or leave its examples out."
-            )
-        splits.append(_split(indices, strata, test, validation, rng, ordered=arrays.ordered))
-    return tuple(splits)
-
-
 # ---- tables and images, once it is known who trains on what
 def _preprocessing(
     arrays: Arrays,
@@ -351,23 +343,31 @@ def _preprocessing(
     fit: Fit,
     given: Preprocessing | Mapping[str, Any] | None,
 ) -> Preprocessing:
-    if given is not None:
-        return given if isinstance(given, Preprocessing) else Preprocessing.from_json(given)
-    table = arrays.x.astype(np.float64)
-    told = {name: statistics(table[split.train], arrays.columns) for name, split in zip(names, splits)}
-    task: Any = "classification" if arrays.classes else "regression"
-    return fitted(arrays.columns, told, fit, reading=arrays.reading, classes=arrays.class_names, task=task)
+    if given is None:
+        told = {name: statistics(arrays.x[split.train], arrays.columns) for name, split in zip(names, splits)}
+        return fitted(arrays.columns, told, fit, reading=arrays.reading, classes=arrays.class_names, task=_task(arrays))
+    made = given if isinstance(given, Preprocessing) else Preprocessing.from_json(given)
+    table = made.recoded(arrays.x, arrays.columns)
+    for name, split in zip(names, splits):  # newcomers bring their own scales, where each client has its own
+        made = made if name in made.scales else made.with_scales(name, table[split.train])
+    return made
 
 
 def _transformed(
     arrays: Arrays, splits: tuple[Split, ...], names: tuple[str, ...], preprocessing: Preprocessing
 ) -> Arrays:
-    table = preprocessing.recoded(arrays.x.astype(np.float64), arrays.columns)
+    table = preprocessing.recoded(arrays.x, arrays.columns)
     x = np.zeros((len(table), len(preprocessing.feature_names)), np.float32)
     for name, split in zip(names, splits):
         own = np.concatenate([split.train, split.validation, split.test])
         x[own] = preprocessing.features(table[own], name)
-    return replace(arrays, x=x, columns=())
+    if not arrays.classes or arrays.class_names == preprocessing.classes:
+        return replace(arrays, x=x, columns=())
+    if unknown := set(arrays.class_names) - set(preprocessing.classes):
+        raise ValueError(f"The data has {len(unknown)} classes that the given preprocessing does not know.")
+    index = np.array([preprocessing.classes.index(name) for name in arrays.class_names])
+    classes = preprocessing.classes
+    return replace(arrays, x=x, y=index[arrays.y], classes=len(classes), class_names=classes, columns=())
 
 
 def _shifted(arrays: Arrays, made: Partition, splits: tuple[Split, ...]) -> Arrays:
@@ -383,51 +383,3 @@ def _shifted(arrays: Arrays, made: Partition, splits: tuple[Split, ...]) -> Arra
         own = np.sort(np.concatenate([split.train, split.validation, split.test]))
         x[own] = shifted(images[own], shift, mean=mean, std=std, bounds=bounds)
     return replace(arrays, x=x if arrays.image else np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
-
-
-# ---- train, validation, test
-def _thinned(indices: Ints, labels: Ints, count: int, rng: np.random.Generator, *, ordered: bool) -> Ints:
-    if ordered:
-        spaced: Ints = indices[np.linspace(0, len(indices) - 1, count).astype(int)]
-        return spaced
-    return _stratified(indices, labels, [count / len(indices)], rng)[0]
-
-
-def _split(
-    indices: Ints, labels: Ints, test: float, validation: float, rng: np.random.Generator, *, ordered: bool
-) -> Split:
-    if ordered:  # by time within each class, so that overlapping neighbors do not fall on both sides
-        parts: list[list[Ints]] = [[], [], []]
-        for label in np.unique(labels[indices]):
-            own = indices[labels[indices] == label]
-            cuts = np.round(np.cumsum([1 - test - validation, validation]) * len(own)).astype(int)
-            for part, piece in zip(parts, np.split(own, cuts)):
-                part.append(piece)
-        cut = [np.concatenate(part) for part in parts]
-    else:
-        tested, held, train = _stratified(indices, labels, [test, validation], rng)
-        cut = [train, held, tested]
-    # one example to test on and one to learn from, however few there are; in time, what is tested comes later
-    if not len(cut[2]):
-        giver = 1 if len(cut[1]) else 0
-        cut[giver], cut[2] = cut[giver][:-1], cut[giver][-1:]
-    if not len(cut[0]):
-        giver = 1 if len(cut[1]) else 2
-        cut[0], cut[giver] = cut[giver][:1], cut[giver][1:]
-    return Split(*(np.sort(c).astype(np.int64) for c in cut))
-
-
-def _stratified(indices: Ints, labels: Ints, shares: list[float], rng: np.random.Generator) -> list[Ints]:
-    """Parts of the given shares and the rest, each following the label distribution of `indices`.
-
-    Examples are lined up so that every stretch holds labels in proportion; then the line is cut.
-    """
-    indices = rng.permutation(indices)
-    y = labels[indices]
-    rank = np.empty(len(indices))
-    for label in np.unique(y):
-        at = np.flatnonzero(y == label)
-        rank[at] = (np.arange(len(at)) + rng.random()) / len(at)
-    line: NDArray[np.int64] = indices[np.argsort(rank, kind="stable")]
-    cuts = np.round(np.cumsum(shares) * len(indices)).astype(int)
-    return [np.asarray(part) for part in np.split(line, cuts)]

@@ -1,13 +1,9 @@
-"""The user's own data: arrays, data frames, torch and Hugging Face data sets, or a folder with one file a client."""
+"""The user's own data: arrays, data frames, or a folder with one file for each client."""
 
 from __future__ import annotations
 
 import difflib
-import os
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedkin.data.arrays import Arrays, Ints
 from fedkin.data.encode import MOST_CLASSES, Column, Decimal, Labels, Reading, Task, codes, infer, labels
-from fedkin.data.table import TABLE_FILES, Problems, Table, from_columns, read_table
+from fedkin.data.npz import read_npz
+from fedkin.data.table import TABLE_FILES, Problems, Table, read_table
 from fedkin.data.table import from_frame as table_of_frame
 
 FILES = (".npz", *TABLE_FILES)
@@ -75,7 +72,7 @@ def from_folder(
     categories, `missing` are further cells that mean "not known" (empty, ?, NA and NaN always do). `decimal` says how
     numbers are written where the files do not tell. `ordered`: the rows of each file are in time order.
     """
-    reading = _reading(label, ignore, categorical, missing, decimal)
+    reading = make_reading(label, ignore, categorical, missing, decimal)
     place = Path(folder)
     if not place.is_dir():
         raise ValueError(f"There is no folder {place}.")
@@ -107,7 +104,7 @@ def from_file(
     place = Path(path)
     if place.suffix.lower() not in FILES or not place.is_file():
         raise ValueError(f"There is no .npz or .csv file {place} (.tsv and .parquet files are read too).")
-    reading = _reading(label, ignore, categorical, missing, decimal)
+    reading = make_reading(label, ignore, categorical, missing, decimal)
     if client is None:
         return _from_files([place], [name or place.stem], reading, task, ordered, str(place), {}, alone=True)
     problems = Problems()
@@ -116,7 +113,7 @@ def from_file(
     table = read_table(place, problems, required=[label, client], advice=_WHICH)
     problems.check(str(place))
     assert table is not None
-    return _from_table(table, client, reading, task, ordered)
+    return from_table(table, client, reading, task, ordered)
 
 
 def from_frame(
@@ -132,51 +129,8 @@ def from_frame(
     task: Task = "classification",
 ) -> Arrays:
     """A pandas `DataFrame`; the column `client` says whose each example is. Options as in `from_folder`."""
-    reading = _reading(label, ignore, categorical, missing, decimal)
-    return _from_table(table_of_frame(frame), client, reading, task, ordered)
-
-
-def from_dataset(
-    dataset: Any,
-    *,
-    client: str | ArrayLike | None = None,
-    label: str = "label",
-    inputs: str | None = None,
-    ordered: bool = False,
-    task: Task = "classification",
-    **reading: Any,
-) -> Arrays:
-    """A torch `Dataset` of pairs (x, y), with `client` one name for each example; a dictionary of such data sets by
-    client; or a Hugging Face `Dataset`, with `client` and `label` its columns.
-
-    Of a Hugging Face data set, `inputs` is the column of arrays (tokens, images). Without it, all other columns are
-    read as a table, with `from_frame`'s options ignore, categorical, missing and decimal.
-    """
-    if isinstance(dataset, Mapping):
-        if client is not None:
-            raise ValueError("A dictionary of data sets names the clients itself: leave client out.")
-        parts = {str(name): _pairs(part) for name, part in dataset.items()}
-        who = [name for name, (_, y) in parts.items() for _ in range(len(y))]
-        x, y = (np.concatenate([part[k] for part in parts.values()]) for k in (0, 1))
-        return from_arrays(x, y, client=who, ordered=ordered, task=task)
-    if hasattr(dataset, "column_names"):
-        return _from_hugging_face(dataset, client, label, inputs, ordered, task, reading)
-    if reading or inputs is not None:
-        raise ValueError(f"{', '.join(reading) or 'inputs'}: a torch data set has no columns.")
-    x, y = _pairs(dataset)
-    return from_arrays(x, y, client=client, ordered=ordered, task=task)
-
-
-def columns(path: str | Path, *, label: str = "y", **reading: Any) -> tuple[str, ...]:
-    """What tells the columns of a file apart from another's: names in their order, levels of categories, and classes
-    that are not numbered from 0. An .npz has none."""
-    place = Path(path)
-    if place.suffix.lower() == ".npz":
-        return ()
-    made = from_file(place, label=label, **reading)
-    own = [f"{c.name}={level}" for c in made.columns for level in (c.levels or ("",))]
-    numbered = made.class_names == tuple(map(str, range(made.classes)))
-    return (*own, *(() if numbered else (f"label={name}" for name in made.class_names)))
+    reading = make_reading(label, ignore, categorical, missing, decimal)
+    return from_table(table_of_frame(frame), client, reading, task, ordered)
 
 
 # ---- arrays
@@ -239,7 +193,7 @@ def _from_files(
     alone: bool = False,
 ) -> Arrays:
     problems = Problems()
-    arrays = {p: _npz(p, reading.label, problems) for p in files if p.suffix.lower() == ".npz"}
+    arrays = {p: read_npz(p, reading.label, problems) for p in files if p.suffix.lower() == ".npz"}
     tables = {
         p: table
         for p in files
@@ -307,60 +261,8 @@ def _as_table(
     return Table(path.name, {**own, reading.label: y.astype(np.float64)}, np.arange(len(y)))
 
 
-def _npz(path: Path, label: str, problems: Problems) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Arrays `x` and `label`. Sizes are checked before anything is read; nothing is unpickled."""
-    broken = (ValueError, EOFError, OSError, TypeError, KeyError, NotImplementedError, zlib.error, zipfile.BadZipFile)
-    try:
-        with zipfile.ZipFile(path) as bundle:
-            names = [name.removesuffix(".npy") for name in bundle.namelist()]
-            wanted = [name for name in ("x", label) if name in names]
-            if len(wanted) < 2:
-                problems.add(f"it must hold the arrays 'x' and '{label}'", source=path.name)
-                return None
-            for name in wanted:
-                if trouble := _too_much(bundle, f"{name}.npy"):
-                    problems.add(f"the array '{name}' {trouble}", source=path.name)
-                    return None
-        with np.load(path, allow_pickle=False) as stored:
-            x, y = stored["x"], stored[label]
-    except broken:
-        problems.add("it is broken or cut short, or not an .npz of numbers", source=path.name)
-        return None
-    if x.ndim < 2 or not x.size or y.shape[:1] != x.shape[:1]:
-        problems.add(
-            f"it must hold examples and a label for each; x has shape {x.shape}, '{label}' {y.shape}", source=path.name
-        )
-        return None
-    if x.dtype.kind not in "buif":
-        problems.add("the array 'x' must be numbers", source=path.name)
-        return None
-    return x, y
-
-
-def _too_much(bundle: zipfile.ZipFile, member: str) -> str:
-    """Why an array cannot be read into memory, from its header and the archive's index alone."""
-    with bundle.open(member) as stream:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(stream)
-        start = stream.tell()
-    if dtype.hasobject:
-        return "holds Python objects; only numbers are read"
-    size = prod(shape) * dtype.itemsize
-    if size > bundle.getinfo(member).file_size - start:
-        return f"says that it has the shape {shape}, but the file is too short for that"
-    if size > memory() // 2:
-        return f"takes {size / 1e9:.0f} GB in memory; this machine has {memory() / 1e9:.0f} GB"
-    return ""
-
-
-def memory() -> int:
-    """Bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 # ---- tables
-def _reading(label: str, ignore: Names, categorical: Names, missing: Names, decimal: Decimal) -> Reading:
+def make_reading(label: str, ignore: Names, categorical: Names, missing: Names, decimal: Decimal) -> Reading:
     if decimal not in ("auto", ".", ","):
         raise ValueError(f"decimal='{decimal}' must be 'auto', '.' or ','.")
     several = [(v,) if isinstance(v, str) else tuple(v) for v in (ignore, categorical, missing)]
@@ -372,7 +274,7 @@ def _plain(reading: Reading) -> dict[str, Any]:
     return {"label": reading.label, **several, "decimal": reading.decimal}
 
 
-def _from_table(table: Table, client: Any, reading: Reading, task: Task, ordered: bool) -> Arrays:
+def from_table(table: Table, client: Any, reading: Reading, task: Task, ordered: bool) -> Arrays:
     """One table with the examples of all clients; the column `client` says whose each is."""
     problems = Problems()
     for option, name in (("label", reading.label), ("client", client)):
@@ -424,45 +326,3 @@ def _arrays(
         class_names=made.names,
         source=source,
     )
-
-
-# ---- data sets of other libraries
-def _pairs(dataset: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All pairs (x, y) of a torch data set."""
-    items = [dataset[i] for i in range(len(dataset))] if hasattr(dataset, "__len__") else list(dataset)
-    if not items or not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
-        raise ValueError("Each item of the data set must be a pair (x, y), and there must be at least one.")
-    x, y = zip(*items)
-    return _stacked(x, "x"), np.stack([np.asarray(v) for v in y])
-
-
-def _stacked(values: Sequence[Any], what: str) -> NDArray[Any]:
-    images = hasattr(values[0], "getbands")  # Pillow's
-    arrays = [np.asarray(v) for v in values]
-    if len({a.shape for a in arrays}) > 1:
-        raise ValueError(f"{what}: the examples have different shapes; pad or crop them to one.")
-    x = np.stack(arrays)
-    if not images:
-        return x
-    x = x[..., None] if x.ndim == 3 else x
-    return np.ascontiguousarray(x.transpose(0, 3, 1, 2)).astype(np.float32) / 255
-
-
-def _from_hugging_face(
-    dataset: Any, client: Any, label: str, inputs: str | None, ordered: bool, task: Task, options: Mapping[str, Any]
-) -> Arrays:
-    names = list(dataset.column_names)
-    for option, name in (("label", label), ("client", client), ("inputs", inputs)):
-        if name is not None and name not in names:
-            raise ValueError(f"{option}={name!r}: the data set has the columns {', '.join(names)}.")
-    if inputs is None:
-        unknown = set(options) - {"ignore", "categorical", "missing", "decimal"}
-        if unknown:
-            raise ValueError(f"from_dataset takes ignore, categorical, missing and decimal; given: {min(unknown)}.")
-        several = [options.get(k, ()) for k in ("ignore", "categorical", "missing")]
-        reading = _reading(label, several[0], several[1], several[2], options.get("decimal", "auto"))
-        table = from_columns({name: list(dataset[name]) for name in names}, "the data set")
-        return _from_table(table, client, reading, task, ordered)
-    who = None if client is None else [str(v) for v in dataset[client]]
-    x, y = _stacked(list(dataset[inputs]), inputs), np.asarray(list(dataset[label]))
-    return from_arrays(x, y, client=who, ordered=ordered, task=task)

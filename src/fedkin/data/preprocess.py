@@ -166,9 +166,13 @@ class Preprocessing:
     def with_client(self, name: str, table: Table | str | Path | Any) -> Preprocessing:
         """A copy that knows a newcomer: its number columns are standardized by its own examples. Nothing changes where
         all clients share their scales."""
+        return self.with_scales(name, self.encode(table))
+
+    def with_scales(self, name: str, encoded: Floats) -> Preprocessing:
+        """The same for encoded training examples [examples, columns]."""
         if self.fit == "sites":
             return self
-        own = scales(statistics(self.encode(table), self.columns), self.columns)
+        own = scales(statistics(encoded, self.columns), self.columns)
         return replace(self, scales={**self.scales, name: own})
 
     def to_json(self) -> dict[str, Any]:
@@ -246,3 +250,66 @@ def fitted(
         tuple(classes),
         task,
     )
+
+
+# ---- sites that are apart
+def shared(
+    columns: Sequence[Column],
+    told: Sequence[ColumnStatistics],
+    how: Fit,
+    *,
+    classes: Sequence[str] = (),
+    task: Task = "classification",
+) -> dict[str, Any]:
+    """A site's statistics as plain data to send. With "each" they say of a number column only whether it has cells and
+    whether some are missing."""
+    out = []
+    for column, s in zip(columns, told):
+        entry: dict[str, Any] = {"name": column.name, "kind": column.kind, "levels": list(s.levels)}
+        if how == "sites":
+            entry |= {"known": s.known, "missing": s.missing, "mean": s.mean, "variance": s.variance}
+        else:
+            entry |= {"known": int(s.known > 0), "missing": int(s.missing > 0)}
+        out.append(entry)
+    return {"columns": out, "classes": list(classes), "task": task}
+
+
+def agreed(told: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Reading) -> Preprocessing:
+    """The preprocessing of all sites from what each has `shared`. With "each" it has no scales: every site adds its own
+    when it applies it."""
+    problems = Problems()
+    first = next(iter(told.values()))
+    names = [entry["name"] for entry in first["columns"]]
+    kinds: dict[str, str] = {}
+    for site, own in told.items():
+        entries = {entry["name"]: entry for entry in own["columns"]}
+        for name in sorted(set(names) ^ set(entries)):
+            lacking = site if name in names else next(iter(told))
+            problems.add(f"it lacks the column '{name}' of other sites", source=lacking)
+        for name, entry in entries.items():
+            if entry["known"] and kinds.setdefault(name, entry["kind"]) != entry["kind"]:
+                problems.add("it is numbers at one site and texts at another", source=site, column=name)
+        if own["task"] != first["task"]:
+            problems.add(f"its task is {own['task']}, that of others {first['task']}", source=site)
+    classes = _all_classes([tuple(own["classes"]) for own in told.values()], problems)
+    problems.check("The sites' data")
+    columns = [Column(name, "category" if kinds.get(name) == "category" else "number") for name in names]
+    statistics = {
+        site: [
+            ColumnStatistics(e["known"], e["missing"], e.get("mean", 0.0), e.get("variance", 0.0), tuple(e["levels"]))
+            for e in sorted(own["columns"], key=lambda e: names.index(e["name"]))
+        ]
+        for site, own in told.items()
+    }
+    made = fitted(columns, statistics, how, reading=reading, classes=classes, task=first["task"])
+    return made if how == "sites" else replace(made, scales={})
+
+
+def _all_classes(parts: Sequence[tuple[str, ...]], problems: Problems) -> tuple[str, ...]:
+    """Classes of all sites: numbered from 0, or texts in sorted order."""
+    numbered = [own == tuple(map(str, range(len(own)))) for own in parts]
+    if all(numbered):
+        return max(parts, key=len)
+    if any(numbered):
+        problems.add("the labels are numbers at some sites and texts at others; write them alike")
+    return tuple(sorted({name for own in parts for name in own}, key=level_order))

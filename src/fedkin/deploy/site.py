@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedkin.data import DATASETS, columns, from_file
+from fedkin.data import DATASETS, Arrays, from_file
 from fedkin.data.federation import Federation, federate
 from fedkin.deploy.codec import Answer, Malformed, Request, SiteInfo
 from fedkin.deploy.plan import NAME, Plan
@@ -38,15 +38,26 @@ class SiteConfig:
     name: str
     """The client's name, for ever."""
     data: str
-    """A file of rows (.csv with a header, .npz with `x` and `y`), or a built-in data set to try things with."""
+    """A file of examples (.csv, .tsv or .parquet with named columns, .npz with `x` and `y`), or a built-in data set to
+    try things with."""
     state: str
     """Folder for private states and personal models."""
     label: str = "y"
     """Column or array of the labels."""
+    ignore: str = ""
+    """Columns to leave out, with commas between."""
+    categorical: str = ""
+    """Columns of numbers that stand for categories, with commas between; columns of text always do."""
+    missing: str = ""
+    """Cells that mean "not known", with commas between, beside empty ones, ?, NA and NaN."""
+    decimal: str = "auto"
+    """The decimal mark, where the file does not tell."""
+    ordered: bool = False
+    """The rows are in time order: the latest are tested on. Otherwise the split is random."""
     test: float = 0.2
-    """Share of the rows to test on."""
+    """Fraction of the examples used for testing."""
     validation: float = 0.1
-    """Share of the rows to choose by."""
+    """Fraction of the examples used for validation."""
     threads: int = 1
     """Of PyTorch. With 1, results are the same to the bit as in a simulation."""
     data_dir: str = ""
@@ -60,7 +71,7 @@ class SiteConfig:
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> SiteConfig:
         known = {f.name: f for f in fields(cls)}
-        types = {"str": str, "int": int, "float": float}
+        types = {"str": str, "int": int, "float": float, "bool": bool}
         for name, value in given.items():
             if name not in known:
                 raise ValueError(f"The site's file has '{name}'; known are {', '.join(known)}.")
@@ -86,16 +97,20 @@ class SiteConfig:
     def kind(self) -> str:
         return self.data if self.data in DATASETS else "own"
 
-    @property
-    def columns(self) -> str:
-        names = columns(self.data, label=self.label) if self.kind == "own" else ()
-        return blake2b("\n".join(names).encode(), digest_size=8).hexdigest() if names else ""
+    def arrays(self) -> Arrays:
+        """The site's own file."""
+        several: dict[str, Any] = {
+            name: [part.strip() for part in getattr(self, name).split(",") if part.strip()]
+            for name in ("ignore", "categorical", "missing")
+        }
+        decimal: Any = self.decimal
+        return from_file(self.data, name=self.name, label=self.label, decimal=decimal, ordered=self.ordered, **several)
 
     def load(self) -> Federation:
         """A federation of this one client."""
         shares: dict[str, Any] = {"test": self.test, "validation": self.validation, "seed": self.seed}
         if self.kind == "own":
-            return federate(from_file(self.data, name=self.name, label=self.label), partition="by_group", **shares)
+            return federate(self.arrays(), partition="by_group", **shares)
         spread: dict[str, Any] = {
             "partition": self.partition,
             "clients": self.clients,
@@ -120,7 +135,7 @@ def introduce(config: SiteConfig) -> SiteInfo:
         client=config.name,
         data=config.kind,
         shape=" ".join(map(str, mine.shape)),
-        columns=config.columns,
+        columns=blake2b("\n".join(mine.schema).encode(), digest_size=8).hexdigest() if mine.schema else "",
         classes=mine.classes,
         train=len(split.train),
         validation=len(split.validation),

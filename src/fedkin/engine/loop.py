@@ -135,7 +135,7 @@ class Loop:
             participation=options.participation,
             training=spec.training,
             layout=net.layout,
-            initial=lambda k: _vector(make(k), net),
+            initial=lambda k: net.like(make(k)),
         )
         self.presence = Presence(self.fed, options.arrive, options.leave, options.rounds)
         self.context: RunContext | None = None
@@ -272,11 +272,6 @@ class Loop:
             if before:
                 tracker.participants(round - 1, before)
             tracker.round(round, {"seconds": seconds, "clients": float(answered), **now})
-
-
-def _vector(module: torch.nn.Module, like: Network) -> Tensor:
-    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    return like.layout.flatten({k: v.detach() for k, v in tensors.items()})
 
 
 def _hash(module: torch.nn.Module) -> str:

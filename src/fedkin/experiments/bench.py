@@ -185,7 +185,8 @@ def _table(results: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def write(found: Board, out: Path) -> list[Path]:
-    """The leaderboard as JSON, Markdown and two figures."""
+    """The leaderboard as JSON, Markdown, two figures and an interactive page."""
+    from fedkin.experiments.board_page import write_page
     from fedkin.experiments.leaderboard import critical_difference, pareto
     from fedkin.results.store import write_json
 
@@ -197,6 +198,7 @@ def write(found: Board, out: Path) -> list[Path]:
         for name, draw in (("critical-difference", critical_difference), ("pareto", pareto)):
             made.append(out / f"leaderboard-{name}.png")
             draw(found).savefig(made[-1], dpi=110)
+        made.append(write_page(out))
     return made
 
 

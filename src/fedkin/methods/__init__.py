@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedkin.registry import Entry, construct, load_path, lookup
+from fedkin.registry import Entry, construct, load_path, lookup, parse_label, plug_ins
 
 if TYPE_CHECKING:
     from fedkin.protocol import Method
@@ -182,8 +182,13 @@ METHODS: dict[str, Entry] = {
     ),
     "pfedgat-direct": Entry(
         "fedkin.methods.pfedgat:PFedGAT",
-        "pFedGAT without the network: the matrix of who learns from whom is itself learned",
-        preset={"attention": "direct", "gat_optimizer": "adam", "gat_lr": 0.1, "prior": 0.1},
+        "pFedGAT without the network: the matrix of who learns from whom is learned directly",
+        preset={"attention": "direct"},
+    ),
+    "pfedgat-v2-direct": Entry(
+        "fedkin.methods.pfedgat:PFedGAT",
+        "pfedgat-v2 without the network, with the same optimizer, rate and prior",
+        preset={"attention": "direct", "gat_optimizer": "adam", "gat_lr": 1e-3, "prior": 0.1},
     ),
     "fedah": Entry(
         "fedkin.methods.fedah:FedAH",
@@ -311,11 +316,16 @@ METHODS: dict[str, Entry] = {
 }
 
 
-def method(name: str, **fields: Any) -> Method:
-    """A method by its name, or by `file.py:Class` for one of your own."""
+METHODS.update(plug_ins("fedkin.methods", METHODS))
+
+
+def method(label: str, **fields: Any) -> Method:
+    """A method by its name, or by `file.py:Class` for one of your own; fields may follow: `fedprox,mu=1`."""
+    name, values = parse_label(label)
+    values |= fields
     if ":" in name:
-        made: Method = construct(load_path(name), name, fields)
+        made: Method = construct(load_path(name), name, values)
         return made
     entry = lookup(METHODS, name, "method")
-    made = construct(entry.load(), name, {**entry.preset, **fields})
+    made = construct(entry.load(), name, {**entry.preset, **values})
     return made

@@ -8,9 +8,12 @@ Sattler, Müller, Samek. IEEE TNNLS 2021.
 | ε_1, ε_2, γ_max | eps1, eps2, gamma_max |
 | α_ij, α^max_cross | cosine of updates; the second result of `bipartition` |
 
-A client first heard after a split was sent the model from before the first split (state "root") and joins the cluster
-whose model moved from there most in the client's own direction; the paper descends its tree of splits. The paper's
-choice among cached ancestors by validation is left out.
+A client first heard after a split was sent the model from before the first split (state "root"). It joins the cluster
+whose model moved from there most in the direction of the client's own update; the paper descends its tree of splits.
+The paper's choice among cached ancestors by validation is left out.
+
+The norms of updates depend on model, learning rate and epochs, so ε_1 and ε_2 are in units of the longest mean update
+of the cluster so far. `scale="absolute"` takes them as plain norms, as the authors' code does.
 """
 
 from __future__ import annotations
@@ -47,22 +50,26 @@ class CFL(Method):
     travels = "model down, update up"
     stays = "nothing"
 
-    eps1: NonNegative = 0.4
-    """ε_1: a cluster is stationary when its mean update is shorter. Absolute, so it depends on model and learning rate;
-    the authors advise about a tenth of the longest update."""
-    eps2: Annotated[float, Bound(least=0, infinite=True)] = 1.6
-    """ε_2: it is incongruent when, all the same, some member's update is longer. inf: no split, FedAvg."""
+    eps1: NonNegative = 0.6
+    """ε_1: a cluster is stationary when its mean update is shorter than this. The authors' rule of thumb is 0.1, which
+    takes hundreds of rounds to reach."""
+    eps2: Annotated[float, Bound(least=0, infinite=True)] = 1.0
+    """ε_2: a stationary cluster is split if some member's update is longer than this. inf: no split, FedAvg."""
+    scale: Literal["relative", "absolute"] = "relative"
+    """Unit of eps1 and eps2. relative: the longest mean update of the cluster so far. absolute: plain norms, as in the
+    authors' code, which takes 0.4 and 1.6."""
     gamma_max: Fraction = 0.0
-    """γ_max: a split is accepted if √((1 − α_cross)/2) is larger; 0: any split (the authors' code)."""
-    wait: Whole = 20
-    """Rounds before the first test (from the authors' code)."""
+    """γ_max: a split is accepted if √((1 − α_cross)/2) is larger; 0: any split (authors' code)."""
+    wait: Whole = 5
+    """Rounds before the first test; 20 in the authors' code."""
     least: Annotated[int, Bound(least=2)] = 3
-    """Clusters of fewer members are not tested (from the authors' code)."""
+    """Smallest cluster that is tested (from the authors' code)."""
     quorum: PositiveFraction = 1.0
-    """Share of a cluster's members that must have answered for a test; those missing at a split join a part later, as
-    newcomers do."""
+    """Fraction of a cluster's members that must have replied for a test. Members without a reply at a split join a part
+    later, as newcomers do."""
     weighting: Literal["size", "equal"] = "size"
-    """The mean of a cluster's updates: by rows (paper) or each alike (the authors' code)."""
+    """Weights in the mean of a cluster's updates. size: by number of examples (paper). equal: all alike (authors'
+    code)."""
 
     matters = {
         "eps1": {"wait": 0, "eps2": 0.0, "eps1": 1e9, "settings": {"participation": 1.0}},
@@ -83,7 +90,24 @@ class CFL(Method):
             "root_share": fed.equal_shares(),
             "round": 0,
             "parameters": fed.layout.parameters,
+            "longest": torch.zeros(1),
+            "mean_update": torch.zeros(1),
+            "largest_update": torch.zeros(1),
         }
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        out = []
+        if rounds <= self.wait:
+            out.append(
+                f"cfl: no cluster is split in {rounds} rounds, because it waits for {self.wait}. Take more rounds or a "
+                f"smaller wait."
+            )
+        if fed.participation < self.quorum:
+            out.append(
+                f"cfl: clusters are split only in rounds in which {self.quorum:.0%} of their members reply; with "
+                f"participation {fed.participation:g} that is rare or never. Take quorum {fed.participation:g} or less."
+            )
+        return out
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(own=(_by_cluster(state["models"], state["root"], state["labels"][ids]),))
@@ -92,6 +116,7 @@ class CFL(Method):
         updates: Tensor = replies.body[0]
         flat = updates[:, : state["parameters"]]
         before, models, share = state["labels"], state["models"].clone(), state["share"].clone()
+        norms = {name: state[name].clone() for name in ("longest", "mean_update", "largest_update")}
         labels, whole = before.clone(), len(models) == 1
         new = replies.ids[before[replies.ids] < 0]
         labels[new] = 0 if whole else self._joined(state, flat[before[replies.ids] < 0])
@@ -100,32 +125,40 @@ class CFL(Method):
             mine = ((labels if whole else before)[replies.ids] == c).nonzero().flatten()
             if not len(mine):
                 continue
+            mine = mine[replies.ids[mine].argsort()]  # so that labels do not depend on the order of replies
             n = replies.n[mine].double() if self.weighting == "size" else torch.ones(len(mine), dtype=torch.double)
             weights = (n / n.sum()).float()
             models[c] += average(updates[mine], weights)
             share[c] = shares(share.shape[1], replies.ids[mine], weights)
+            norms["mean_update"][c] = average(flat[mine], weights).norm()
+            norms["largest_update"][c] = flat[mine].norm(dim=1).max()
+            norms["longest"][c] = max(norms["longest"][c], norms["mean_update"][c])
             members = int((labels == c).sum())
-            if self._stationary(state["round"] + 1, flat[mine], weights, members):
+            if self._stationary(
+                state["round"] + 1, {name: float(norm[c]) for name, norm in norms.items()}, len(mine), members
+            ):
                 other, cross = bipartition(cosine(gram(flat[mine])))  # min over cuts of the max α across
                 if ((1 - cross) / 2) ** 0.5 > self.gamma_max:  # far enough apart
-                    labels[labels == c] = -1  # those who did not answer are newcomers again
+                    labels[labels == c] = -1  # members without a reply are newcomers again
                     labels[replies.ids[mine]] = c
                     labels[replies.ids[mine[torch.from_numpy(other)]]] = len(models)  # ids, not positions
                     models, share = torch.cat([models, models[c : c + 1]]), torch.cat([share, share[c : c + 1]])
+                    norms = {name: torch.cat([norm, norm[c : c + 1]]) for name, norm in norms.items()}
+                    norms["longest"][[c, -1]] = 0.0  # two new clusters
         root = (models[0], share[0]) if len(models) == 1 else (state["root"], state["root_share"])
         if whole and len(models) > 1:
             root = (models[0], share[0])  # both parts start here, and so will newcomers
         return {
-            **state, "models": models, "share": share, "labels": labels,
+            **state, **norms, "models": models, "share": share, "labels": labels,
             "root": root[0], "root_share": root[1], "round": state["round"] + 1,
         }  # fmt: skip
 
-    def _stationary(self, round: int, updates: Tensor, weights: Tensor, members: int) -> bool:
-        """Together they stand still, alone they would not."""
-        if round <= self.wait or len(updates) < self.least or len(updates) < self.quorum * members:
+    def _stationary(self, round: int, norms: dict[str, float], replied: int, members: int) -> bool:
+        """The cluster as a whole stands still while single members would still move far."""
+        if round <= self.wait or replied < self.least or replied < self.quorum * members:
             return False
-        together = float(average(updates, weights).norm())
-        return together < self.eps1 and float(updates.norm(dim=1).max()) > self.eps2
+        unit = norms["longest"] if self.scale == "relative" else 1.0
+        return norms["mean_update"] < self.eps1 * unit and norms["largest_update"] > self.eps2 * unit
 
     def _joined(self, state: State, updates: Tensor) -> Tensor:
         moved = (state["models"] - state["root"])[:, : state["parameters"]]
@@ -147,7 +180,14 @@ class CFL(Method):
         return _by_cluster(state["share"], state["root_share"], state["labels"])
 
     def describe(self, state: State) -> dict[str, Any]:
-        return {"clusters": state["labels"], "models": len(state["models"])}
+        """The norms are what eps1 and eps2 are compared with, cluster by cluster."""
+        return {
+            "clusters": state["labels"],
+            "models": len(state["models"]),
+            "mean_update": state["mean_update"],
+            "largest_update": state["largest_update"],
+            "longest_mean_update": state["longest"],
+        }
 
 
 def _by_cluster(rows: Tensor, otherwise: Tensor, labels: Tensor) -> Tensor:

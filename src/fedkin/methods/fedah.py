@@ -65,9 +65,10 @@ class FedAH(Method):
         mixed, weights = self._mixed(client, message.shared[0])
         start = joined(layout.size, (layout.body, message.shared[0][layout.body]), (layout.head, mixed))
         with net.frozen(layout.body):
-            with_head = sgd(client, start, epochs=self.head_epochs)
-        with net.frozen(layout.head):
-            trained = sgd(client, with_head, first_epoch=self.head_epochs)
+            trained = sgd(client, start, epochs=self.head_epochs)
+        if net.trains(layout.body):  # not so where a pretrained body is frozen
+            with net.frozen(layout.head):
+                trained = sgd(client, trained, first_epoch=self.head_epochs)
         return Reply({"head": trained[layout.head], "weights": weights, "mixed": mixed}, (trained,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -90,7 +91,10 @@ class FedAH(Method):
         """The head to start from, and W."""
         net, positions = client.net, client.net.layout.head
         if bool((positions >= net.layout.parameters).any()):
-            raise ValueError("FedAH mixes a head of parameters alone; this head has buffers: name another with --head.")
+            raise ValueError(
+                "FedAH mixes a head of trained parameters alone; this head has buffers or frozen parameters: name "
+                "another with --head."
+            )
         theirs = received[positions]
         own: Tensor = client.state.get("head", net.initial[positions])
         weights: Tensor = client.state.get("weights", torch.ones_like(theirs))

@@ -60,6 +60,8 @@ class FedAS(Method):
     """fisher: client synchronization. size: n_k as in FedAvg; with align_epochs = 0 that is FedPer."""
     fisher: Literal["batches", "examples"] = "batches"
     """Whose squared gradients are summed: those of batches, or of single examples (exact, slower)."""
+    use: Literal["trained", "received"] = "trained"
+    """What a client uses: its model after alignment and training, or the received body with its own head."""
 
     # ---- server
     def init(self, fed: Server) -> State:
@@ -119,7 +121,7 @@ class FedAS(Method):
 
     # ---- use
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
-        model: Tensor = trained().state["model"]
+        model: Tensor = trained().state["model"] if self.use == "trained" else self._joined(client, message)
         return model
 
     def received(self, client: Client, message: Message) -> Model:

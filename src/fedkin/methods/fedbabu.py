@@ -42,12 +42,17 @@ class FedBABU(Method):
 
     fine_tune: Literal["full", "head", "body"] = "full"
     """What a client trains on its own rows before it uses the model."""
-    fine_tune_epochs: Whole = 1
+    fine_tune_epochs: Whole = 5
     """Epochs of that; 0: the model is used as received."""
     weighting: Literal["equal", "size"] = "equal"
     """equal: the plain mean of the bodies, as in the authors' code. size: weighted by n_k."""
 
     def init(self, fed: Server) -> State:
+        if not bool((fed.layout.body < fed.layout.parameters).any()):
+            raise ValueError(
+                "FedBABU trains the body alone, and the body of this model is frozen: unfreeze a part of it, or take a "
+                "method that trains heads (fedper, fedrep, fedavg-ft)."
+            )
         return {"body": fed.initial(0)[fed.layout.body], "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:

@@ -87,7 +87,7 @@ class FedCEDAR(Method):
         "clusters": {"clustering": True},
         "temperature": {"normalize": "softmax"},
         "n_init": {"clustering": True, "clusters": 3, "n_init": 1},
-        "memory": {"memory": 3},
+        "memory": {"memory": 1, "settings": {"rounds": 6, "participation": 0.4}},
         "activate_every": {"clustering": True, "activate_every": 2},
         "nodes": {"clustering": True, "activate_every": 2, "nodes": (0, 0, 0, 0, 0, 1, 1, 2)},
     }

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -59,6 +60,8 @@ class FedPAC(Method):
     """Epochs of the head in a round, the body held; the body then takes the run's epochs."""
     head_lr: NonNegative = 0.0
     """Learning rate of the head; 0: the run's. The paper takes 0.1, with 0.01 for the body."""
+    use: Literal["received", "trained"] = "received"
+    """What a client uses: averaged body and combined head as received, or the model after its training in the round."""
 
     # ---- server
     def init(self, fed: Server) -> State:
@@ -126,6 +129,8 @@ class FedPAC(Method):
         return loss
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
+        if self.use == "received":
+            return self.received(client, message)
         layout, body = client.net.layout, trained().body
         return joined(layout.size, (layout.body, body[0]), (layout.head, body[1]))
 

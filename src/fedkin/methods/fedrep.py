@@ -59,6 +59,8 @@ class FedRep(Method):
         epochs = self.head_epochs or client.training.epochs
         with net.frozen(layout.body):
             with_head = sgd(client, self._row(client, message), epochs=epochs)
+        if not net.trains(layout.body):  # a pretrained body that is frozen
+            return Reply({"head": with_head[layout.head]}, (with_head[layout.body],))
         with net.frozen(layout.head):
             trained = sgd(client, with_head, epochs=self.body_epochs, first_epoch=epochs)
         return Reply({"head": trained[layout.head]}, (trained[layout.body],))

@@ -3,15 +3,19 @@ Xie, Long, Shen, Zhou, Wang, Jiang, Zhang. arXiv 2005.01026, 2020.
 
 | symbol | here |
 |---|---|
-| W_i, W̃^(k) | state "models", rows of state "centers" |
+| W_i, W̃^(k) | replies.body[0], rows of state "centers" |
 | r_i^(k) | state "labels" |
 | K | clusters |
 | (1/m) Σ_i min_k ‖W_i − W̃^(k)‖² | "multi_center_loss" in the history |
 
-All centers start as the common model, so the first assignment is random and balanced, or by k-means on the first
-models. In many dimensions a model is nearest to the mean that it is part of: with few clients a random assignment may
-never change, and `first="kmeans"` finds groups that `random` does not. An empty center stays where it was. Distances
-look at the parameters of the layers named (all of them in the paper), means at the whole row.
+All centers start as the common model, so the first assignment cannot be by distance: it is k-means on the first round's
+models, or random and balanced. With few clients a random assignment may never change, because in many dimensions a
+model is nearest to the mean that contains it. A center without members stays where it was. Distances use the
+parameters of the named layers (all layers in the paper); means use the whole vector.
+
+Both steps use the models of this round's replies. `average="last"` uses the last model of every client heard so far, as
+the paper's equations do with all clients in every round; under partial participation those models are many rounds old.
+A client that was never heard receives the mean of the centers, weighted by their members.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from fedkin.bounds import Count, NonNegative
 from fedkin.client.training import sgd
 from fedkin.maths.centers import means, squared_to
 from fedkin.maths.kmeans import gram, kmeans
+from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 CITATION = r"""@misc{xie2020multi,
@@ -50,13 +55,15 @@ class FedSEM(Method):
     clusters: Count = 3
     """K: number of centers."""
     weighting: Literal["equal", "size"] = "equal"
-    """Mean of a center's models: each alike (paper), or by rows (the authors' code)."""
-    first: Literal["random", "kmeans"] = "random"
-    """The first assignment: random and balanced (as in the authors' code), or k-means++ on the first round's models."""
+    """Weights in a center's mean. equal: all models alike (paper). size: by number of examples (authors' code)."""
+    first: Literal["kmeans", "random"] = "kmeans"
+    """First assignment: k-means++ on the first round's models, or random and balanced (authors' code)."""
+    average: Literal["round", "last"] = "round"
+    """Models that both steps use: this round's replies, or the last model of every client heard so far."""
     layers: tuple[str, ...] = ()
-    """Names of the layers that distances look at; none: all (the authors' code looks at one dense layer)."""
+    """Names of the layers that distances use; empty: all layers. The authors' code uses one dense layer."""
     mu: NonNegative = 0.0
-    """Strength of a pull to the received center in local training (an option of the authors' code)."""
+    """Strength of a proximal term around the received center (an option of the authors' code)."""
 
     matters = {
         "layers": {"layers": ("fc2",)},
@@ -67,48 +74,62 @@ class FedSEM(Method):
     def init(self, fed: Server) -> State:
         looked_at = fed.layout.positions(self.layers) if self.layers else torch.arange(fed.layout.parameters)
         order = torch.from_numpy(fed.rng(0, 0x5E3).permutation(fed.size))
-        return {
+        balanced = torch.empty(fed.size, dtype=torch.long).index_put((order,), torch.arange(fed.size) % self.clusters)
+        state: State = {
             "centers": fed.initial(0).repeat(self.clusters, 1),
-            "models": fed.initial(0).repeat(fed.size, 1),
-            "labels": torch.empty(fed.size, dtype=torch.long).index_put(
-                (order,), torch.arange(fed.size) % self.clusters
-            ),
+            "labels": balanced if self.first == "random" else torch.full((fed.size,), -1),
+            "share": torch.full((self.clusters, fed.size), 1 / fed.size),
             "known": torch.zeros(fed.size, dtype=torch.bool),
             "n": fed.n if self.weighting == "size" else torch.ones_like(fed.n),
             "looked_at": looked_at[looked_at < fed.layout.parameters],
             "loss": 0.0,
         }
+        return state | ({"models": fed.initial(0).repeat(fed.size, 1)} if self.average == "last" else {})
 
     def send(self, state: State, ids: Tensor) -> Message:
-        return Message(own=(state["centers"][state["labels"][ids]],))
+        return Message(own=(self._by_cluster(state, state["centers"])[state["labels"][ids]],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         first = not bool(state["known"].any())
-        models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["known"].clone()
         known[replies.ids] = True
-        rows, labels, centers = models[known], state["labels"].clone(), state["centers"]
+        ids, models = replies.ids, replies.body[0]
+        new: State = {"known": known}
+        if self.average == "last":
+            new["models"] = with_rows(state["models"], ids, models)
+            ids, models = known.nonzero().flatten(), new["models"][known]
+        labels, centers, share = state["labels"].clone(), state["centers"], state["share"].clone()
         if not first:
-            labels[known] = self._apart(state, rows, centers).argmin(1)  # E-step
-        elif self.first == "kmeans":  # else the random assignment stands: all centers are one
+            labels[ids] = self._apart(state, models, centers).argmin(1)  # E-step
+        elif self.first == "kmeans":  # else the random assignment stands
             rng = np.random.default_rng([replies.seed, 0x5E3])
-            found = kmeans(gram(rows[:, state["looked_at"]]), self.clusters, restarts=10, rng=rng)
-            labels[known] = torch.from_numpy(found.labels)
-        centers = means(rows, labels[known], state["n"][known], centers)  # M-step
-        loss = float(self._apart(state, rows, centers).min(1).values.mean())
-        return {**state, "centers": centers, "models": models, "labels": labels, "known": known, "loss": loss}
+            order = ids.argsort()  # k-means++ draws by index: replies in another order must give the same clusters
+            found = kmeans(gram(models[order][:, state["looked_at"]]), self.clusters, restarts=10, rng=rng)
+            labels[ids[order]] = torch.from_numpy(found.labels)
+        centers = means(models, labels[ids], state["n"][ids], centers)  # M-step
+        for k in labels[ids].unique().tolist():
+            inside = ids[labels[ids] == k]
+            share[k] = shares(len(labels), inside, state["n"][inside] / state["n"][inside].sum())
+        loss = float(self._apart(state, models, centers).min(1).values.mean())
+        return {**state, **new, "centers": centers, "labels": labels, "share": share, "loss": loss}
 
-    def _apart(self, state: State, rows: Tensor, centers: Tensor) -> Tensor:
-        return squared_to(rows[:, state["looked_at"]], centers[:, state["looked_at"]])
+    def _apart(self, state: State, models: Tensor, centers: Tensor) -> Tensor:
+        return squared_to(models[:, state["looked_at"]], centers[:, state["looked_at"]])
+
+    def _by_cluster(self, state: State, rows: Tensor) -> Tensor:
+        """Rows of the clusters and, last, so that the label -1 finds it, their mean weighted by members."""
+        members = torch.bincount(state["labels"][state["known"]], minlength=self.clusters).float()
+        if not bool(members.any()):  # before the first reply all are the same
+            return torch.cat([rows, rows[:1]])
+        return torch.cat([rows, average(rows, members / members.sum())[None]])
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
         start = message.own[0]
         assert isinstance(start, Tensor)
         center = start[: client.net.layout.parameters]
-        return Reply(
-            {}, (sgd(client, start, regularizer_gradient=(lambda w: self.mu * (w - center)) if self.mu else None),)
-        )
+        proximal = (lambda w: self.mu * (w - center)) if self.mu else None
+        return Reply({}, (sgd(client, start, regularizer_gradient=proximal),))
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         center = message.own[0]
@@ -117,10 +138,8 @@ class FedSEM(Method):
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        """Shares in the own center; of an empty center nobody has any, so all alike."""
-        inside: Tensor = (state["labels"][:, None] == state["labels"]) * state["known"] * state["n"].float()
-        inside[inside.sum(1) == 0] = 1.0
-        return inside / inside.sum(1, keepdim=True)
+        """Shares in the center that a client would receive."""
+        return self._by_cluster(state, state["share"])[state["labels"]]
 
     def describe(self, state: State) -> dict[str, Any]:
         return {

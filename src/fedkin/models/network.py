@@ -35,15 +35,23 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which number of a row is what. Parameters come first, then float buffers."""
+    """Which number of a vector is what: trained parameters, then frozen ones, then float buffers.
+
+    Frozen parameters (`requires_grad=False` in the module) are constants: they are in no layer's `parameters`, and
+    `[: layout.parameters]` leaves them out as it does buffers.
+    """
 
     pieces: tuple[Piece, ...]
     parameters: int
+    """How many numbers are trained."""
     size: int
     layers: tuple[Layer, ...]
+    """The layers with something to train."""
     head_layer: int
     aliases: tuple[tuple[str, str], ...] = ()
     """Further names of tensors that a module uses in several places, and the name under which they are a piece."""
+    frozen: int = 0
+    """How many numbers are frozen; they follow the trained ones."""
 
     @property
     def head(self) -> Tensor:
@@ -102,8 +110,9 @@ class Network:
                 parameter = parameters[piece.name]
                 view.copy_(parameter.detach())
                 parameter.data = view
-                self.parameters.append(parameter)
-                self.views.append(view)
+                if parameter.requires_grad:
+                    self.parameters.append(parameter)
+                    self.views.append(view)
             else:
                 owner, _, name = piece.name.rpartition(".")
                 buffers = self._names[owner]._buffers
@@ -113,7 +122,10 @@ class Network:
         self.initial = self.flat.clone()
         """The common initial model: every client can make it from the run's seed, so it need not travel."""
         self.needs_pairs = any(isinstance(m, _BatchNorm) for m in module.modules())
-        self._closed: Callable[[Tensor, Tensor], list[Tensor]] | None = getattr(module, "gradients", None)
+        # a module's own gradients are of all its parameters
+        self._closed: Callable[[Tensor, Tensor], list[Tensor]] | None = (
+            None if self.layout.frozen else getattr(module, "gradients", None)
+        )
         self._head: nn.Module = self._names[self.layout.layers[self.layout.head_layer].name]
         self.forward_flops, self.training_flops = _flops(self, example)
         self.cost = 0.0
@@ -124,8 +136,23 @@ class Network:
                 f"This network has {self.layout.size} numbers; the row given has shape {tuple(row.shape)}."
             )
         self.flat.copy_(row)
+        if self.layout.frozen:  # a mean of equal numbers is off by rounding, and a method may have made others
+            held = slice(self.layout.parameters, self.layout.parameters + self.layout.frozen)
+            self.flat[held] = self.initial[held]
         for counter, start in zip(self._counters, self._counter_start):
             counter.copy_(start)
+
+    def trains(self, positions: Tensor) -> bool:
+        """Is there anything to train at these positions?"""
+        return bool((positions < self.layout.parameters).any())
+
+    def like(self, module: nn.Module) -> Tensor:
+        """Another module of the same architecture as a vector; frozen parameters are this network's."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        out = self.layout.flatten({name: value.detach() for name, value in tensors.items()})
+        start, stop = self.layout.parameters, self.layout.parameters + self.layout.frozen
+        out[start:stop] = self.initial[start:stop]
+        return out
 
     def pieces(self, flat: Tensor) -> list[Tensor]:
         """A flat vector of the parameters' size as views in the parameters' shapes."""
@@ -211,13 +238,20 @@ def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 def _layout(module: nn.Module, head: str | None) -> Layout:
     pieces: list[Piece] = []
     at = 0
-    for name, parameter in module.named_parameters():
-        if parameter.dtype != torch.float32:
-            raise ValueError(f"Parameter {name} is {parameter.dtype}; a model row is float32: call module.float().")
-        pieces.append(Piece(name, tuple(parameter.shape), at, at := at + parameter.numel()))
-    count = at
+    ends = []
+    for trained in (True, False):
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad != trained:
+                continue
+            if parameter.dtype != torch.float32:
+                raise ValueError(
+                    f"Parameter {name} is {parameter.dtype}; a model vector is float32: call module.float()."
+                )
+            pieces.append(Piece(name, tuple(parameter.shape), at, at := at + parameter.numel()))
+        ends.append(at)
+    count = ends[0]
     if not count:
-        raise ValueError(f"{type(module).__name__} has no parameters to learn.")
+        raise ValueError(f"{type(module).__name__} has no parameters to learn{': all are frozen' if at else ''}.")
     persistent = set(module.state_dict())
     for name, buffer in module.named_buffers():
         if buffer.is_floating_point() and name in persistent:
@@ -235,7 +269,10 @@ def _layout(module: nn.Module, head: str | None) -> Layout:
         linear = [n for n, m in module.named_modules() if isinstance(m, nn.Linear) and n in names]
         head = linear[-1] if linear else names[-1]
     if head not in names:
-        raise ValueError(f"head='{head}' is not a layer of {type(module).__name__}; its layers are {', '.join(names)}.")
+        raise ValueError(
+            f"head='{head}' is not a layer of {type(module).__name__}; its layers are {', '.join(names)}"
+            f"{' (those that are not frozen)' if ends[1] > count else ''}."
+        )
     first: dict[int, str] = {}
     aliases = []
     for name, tensor in [
@@ -244,7 +281,7 @@ def _layout(module: nn.Module, head: str | None) -> Layout:
     ]:
         if first.setdefault(id(tensor), name) != name and name in persistent and tensor.is_floating_point():
             aliases.append((name, first[id(tensor)]))
-    return Layout(tuple(pieces), count, at, tuple(layers), names.index(head), tuple(aliases))
+    return Layout(tuple(pieces), count, at, tuple(layers), names.index(head), tuple(aliases), ends[1] - count)
 
 
 def _flops(net: Network, example: Tensor) -> tuple[float, float]:

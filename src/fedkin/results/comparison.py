@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +17,10 @@ from fedkin.engine.loop import run
 from fedkin.engine.trackers import Tracker
 from fedkin.methods import method as by_name
 from fedkin.protocol import Method
+from fedkin.registry import parse_label
 from fedkin.report import tables
 from fedkin.results.folder import Folder, check, check_label, inside, remove_run
-from fedkin.results.store import write_bytes, write_json
+from fedkin.results.store import relabel, write_bytes, write_json
 
 REFERENCE = "local"
 
@@ -103,14 +103,16 @@ def compare(
     first_seed: int = 0,
     out: str | Path | None = None,
     fresh: bool = False,
+    names: Mapping[str, str] | None = None,
     setting: str = "",
     tracker: Callable[[str], Sequence[Tracker]] = lambda label: (),
     **settings: Any,
 ) -> Comparison:
     """Run every method with every seed. `federations(seed)` makes the data of a seed; methods are names, with options
-    after commas: `fedprox,mu=1`. With `out`, each run has its folder and finished ones are not run again, unless
-    `fresh` removes them first."""
+    after commas: `fedprox,mu=1`; `names` are their labels in tables and figures. With `out`, each run has its folder
+    and finished ones are not run again, unless `fresh` removes them first."""
     parsed = _methods(methods)
+    shown = {label: (names or {}).get(label, label) for label in methods}
     accuracy: dict[str, dict[tuple[int, int], float]] = {label: {} for label in methods}
     summaries: dict[str, list[dict[str, Any]]] = {label: [] for label in methods}
     wall: dict[str, float] = dict.fromkeys(methods, 0.0)
@@ -122,21 +124,25 @@ def compare(
         for seed in range(first_seed, first_seed + seeds):
             federation = federations if isinstance(federations, Federation) else federations(seed)
             for label, method in parsed.items():
+                place = None if out is None else inside(out, check_label(label), f"seed-{seed}")
                 begin = time.perf_counter()
                 result = run(
                     method,
                     federation,
                     seed=seed,
-                    label=label,
-                    out=None if out is None else inside(out, check_label(label), f"seed-{seed}"),
-                    trackers=tracker(f"{label}, seed {seed}"),
+                    label=shown[label],
+                    out=place,
+                    trackers=tracker(f"{shown[label]}, seed {seed}"),
                     **settings,
                 )
+                if place is not None:
+                    relabel(place, shown[label])
                 wall[label] += time.perf_counter() - begin
                 summaries[label].append(result.summary)
                 last = result.history.values("personal", round=result.summary["rounds"])
                 accuracy[label].update({(seed, client): value for client, value in last.items()})
-        lines = [_line(m, summaries[m], accuracy[m], accuracy.get(REFERENCE), wall[m]) for m in methods]
+        reference = {m: accuracy.get(REFERENCE) if m != REFERENCE else None for m in methods}
+        lines = [_line(shown[m], summaries[m], accuracy[m], reference[m], wall[m]) for m in methods]
         comparison = Comparison(tuple(lines), setting)
         if out is not None:
             write_json(Path(out) / "comparison.json", comparison.to_json())
@@ -174,19 +180,7 @@ def _methods(labels: Sequence[str]) -> dict[str, Method]:
     return {label: by_name(name, **fields) for label in labels for name, fields in [parse(label)]}
 
 
-def parse(label: str) -> tuple[str, dict[str, Any]]:
-    """`fedprox,mu=1,sampling=size` → ("fedprox", {"mu": 1, "sampling": "size"})."""
-    name, *options = label.split(",")
-    fields = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not equals:
-            raise ValueError(f"'{option}' in '{label}' must have the form field=value.")
-        try:
-            fields[key.replace("-", "_")] = json.loads(value.lower() if value in ("True", "False") else value)
-        except json.JSONDecodeError:
-            fields[key.replace("-", "_")] = value
-    return name, fields
+parse = parse_label
 
 
 def _line(
@@ -199,7 +193,7 @@ def _line(
     personal = [s["personal"]["mean"] for s in summaries]
     received = [s["received"]["mean"] for s in summaries if "received" in s]
     gain = gaining = losing = p = None
-    if reference is not None and label != REFERENCE:
+    if reference is not None:
         both = sorted(accuracy.keys() & reference.keys())
         difference = np.array([accuracy[k] - reference[k] for k in both])
         gain = float(difference.mean())

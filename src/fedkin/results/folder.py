@@ -33,6 +33,7 @@ OWN = {
     ),
     "comparison": (r"comparison\.(json|md)|report\.html",),
     "experiment": (r"leaderboard\.(json|md)",),
+    "sweep": (r"sweep\.json",),
 }
 TEMPORARY = r"((models|checkpoint)/)?\.[0-9a-f]{16}"  # as store.write_bytes names unfinished files
 SUBFOLDERS = ("models", "checkpoint")
@@ -165,7 +166,7 @@ def check(path: str | Path, kind: str) -> None:
 
 
 def kind_of(path: str | Path) -> str | None:
-    """What fedkin has in this folder (run, comparison, experiment); None where it is not ours."""
+    """What fedkin has in this folder (run, comparison, experiment, sweep); None where it is not ours."""
     path = Path(path)
     marker = path / MARKER
     if marker.is_file() and not marker.is_symlink():

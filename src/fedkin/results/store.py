@@ -37,6 +37,14 @@ def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     write_bytes(path, (json.dumps(value, indent=2, default=float) + "\n").encode(), durable=durable)
 
 
+def relabel(folder: Path, label: str) -> None:
+    """Give a run another label in tables and figures. A finished run is not run again for that."""
+    for name, key in (("config.json", "label"), ("summary.json", "method")):
+        content = json.loads((folder / name).read_text())
+        if content[key] != label:
+            write_json(folder / name, {**content, key: label})
+
+
 def save_state(path: Path, state: State, *, durable: bool = False) -> None:
     arrays: dict[str, Tensor] = {}
     tree = json.dumps(_pack(state, arrays, ""))

@@ -237,7 +237,6 @@ ITEMS: dict[str, Item] = {
         "Tables 2 and 3, sec. 4.5",
         cells(("MNIST CNN",), THREE),
         COSTS,
-        seeds=1,
         desk=SIZES,
         notes="E_Com counts what goes up, once for each client: the shared layer and the k sets of weights that go "
         "down are not in it. FedAvg trains half of its clients here, and the formula knows no participation. E_Cal is "

@@ -1,7 +1,7 @@
-"""Graph attention over clients: from the matrix of client models to who learns from whom, and its gradient.
+"""Graph attention over clients: from the matrix of client models to the matrix R of weights, and its gradient.
 
-Clients are nodes of a fully connected graph with self edges; a node's feature is its normalized flat model. Nothing
-here builds an array of clients × clients × parameters, and nothing copies the client models more than once.
+Clients are nodes of a fully connected graph with self edges; a node's feature is its normalized model vector. No
+function builds an array of clients × clients × parameters or copies the client models more than once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Parameters = dict[str, Tensor]
-BLOCK = 1 << 16  # columns mixed at once, where not all rows are
+BLOCK = 1 << 16  # columns mixed at a time if only some rows change
 EPSILON = 1e-5  # of torch's LayerNorm
-EPSILON_CENTERED = 1e-12  # differences between models have variances of 1e-6 and less: 1e-5 would drown them
+EPSILON_CENTERED = 1e-12  # differences between models have variances below 1e-6, which 1e-5 would hide
 
 
 def features(models: Tensor, *, centered: bool = False) -> Tensor:
-    """LayerNorm of each row without learned scale; `centered` takes the mean of the rows away before."""
+    """LayerNorm of each vector without learned scale; `centered` subtracts the mean vector first."""
     out = models - models.mean(0) if centered else models.clone()
     out -= out.mean(1, keepdim=True)
     square = torch.linalg.vector_norm(out, dim=1, keepdim=True).square_() / out.shape[1]
@@ -28,20 +28,20 @@ def features(models: Tensor, *, centered: bool = False) -> Tensor:
 
 
 def sketched_features(models: Tensor, size: int, seed: int, *, centered: bool = False) -> Tensor:
-    """The features of a count sketch of each row: the models themselves are not copied.
+    """The features of a count sketch of each vector, without a copy of the models.
 
-    A sketch is linear and keeps lengths, so this is a sketch of the features up to the sketch's own error; the factor
-    keeps the variance of the numbers, against which LayerNorm's epsilon is measured.
+    A sketch is linear and keeps lengths, so this is a sketch of the features up to the sketch's own error. The factor
+    keeps the variance of the entries, because LayerNorm adds its epsilon to it.
     """
     return features(sketch(models, size, seed).mul_((size / models.shape[1]) ** 0.5), centered=centered)
 
 
 def sketch(rows: Tensor, size: int, seed: int) -> Tensor:
-    """Count sketch of each row: numbers get random signs and are summed in `size` buckets.
+    """Count sketch of each vector: entries get random signs and are summed in `size` buckets.
 
-    Column k goes to bucket (k + shift of its stretch of `size` columns) mod size. Two columns meet with a chance of at
-    most 1/size, as with a random hash, but a stretch is added as two slices instead of number by number. Signs and
-    shifts come from the seed each time: nothing is stored.
+    Column k goes to bucket (k + shift of its block of `size` columns) mod size. Two columns collide with a probability
+    of at most 1/size, as with a random hash, but a block is added as two slices instead of entry by entry. Signs and
+    shifts come from the seed each time, so nothing is stored.
     """
     generator = torch.Generator().manual_seed(seed)
     count = rows.shape[1]
@@ -79,8 +79,8 @@ def projected(h: Tensor, W: Tensor) -> Tensor:
 
 
 class _Pairs(torch.autograd.Function):
-    """Σ_k a_k LeakyReLU(u_ki + v_kj) over hidden units k, one after the other: autograd itself would keep all of the
-    clients × clients arrays of the units for the way back."""
+    """Σ_k a_k LeakyReLU(u_ki + v_kj), one hidden unit k at a time: autograd would keep a clients × clients array for
+    every unit until the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, v: Tensor, a: Tensor, slope: float) -> Tensor:
@@ -110,7 +110,7 @@ def attention(parameters: Parameters, h: Tensor, slope: float) -> Tensor:
 
 
 def glorot(kind: str, heads: int, hidden: int, size: int, generator: torch.Generator) -> Parameters:
-    """Uniform Glorot start of a "gat" or a "gatv2"."""
+    """Uniform Glorot initialization of a "gat" or a "gatv2"."""
 
     def drawn(*shape: int, fan: int) -> Tensor:
         bound = (6 / fan) ** 0.5
@@ -128,10 +128,9 @@ def allocation_gradient(gradients: Tensor, models: Tensor) -> Tensor:
 
 
 def paired_gradient(allocation: Tensor, signs: Tensor, size: float) -> Tensor:
-    """What a difference of losses L_i⁺ − L_i⁻, at softmax(log R ± size · signs), says about ∂L_i/∂R_ij; row i is to be
-    multiplied by it.
+    """Row i times the difference of losses L_i⁺ − L_i⁻ at softmax(log R ± size · signs) estimates ∂L_i/∂R_ij.
 
-    SPSA gives the slope along log R, (L⁺ − L⁻) / (2 size) · signs; d log R = dR / R makes it one along R.
+    SPSA gives the slope along log R, (L⁺ − L⁻) / (2 size) · signs; d log R = dR / R turns it into one along R.
     """
     return signs / (2 * size) / allocation.clamp_min(1e-12)
 
@@ -147,7 +146,7 @@ def tilted(allocation: Tensor, tilt: Tensor) -> Tensor:
 
 
 def slopes(heads: Callable[[Parameters], Tensor], parameters: Parameters, wanted: Tensor) -> Parameters:
-    """Gradient of Σ_ij wanted_ij R_ij with respect to the parameters, R the mean over `heads(parameters)`."""
+    """Gradient of Σ_ij wanted_ij R_ij with respect to the parameters, where R is the mean over `heads(parameters)`."""
     with torch.enable_grad():
         leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
         found = torch.autograd.grad((wanted * heads(leaves).mean(0)).sum(), list(leaves.values()))
@@ -163,7 +162,7 @@ def adam(value: Tensor, slope: Tensor, moments: list[Tensor], step: int, lr: flo
 
 
 def mixed_into(table: Tensor, ids: Tensor, allocation: Tensor, models: Tensor) -> Tensor:
-    """A copy of `table` in which row ids[i] is Σ_j allocation_ij models_j; it is the only copy that is made."""
+    """A copy of `table` (the only one made) in which row ids[i] is Σ_j allocation_ij models_j."""
     if len(ids) == len(table):
         return allocation[ids.argsort()] @ models
     out = table.clone()

@@ -3,19 +3,20 @@ Zhou, Gao, Wu, Lyu. arXiv 2503.05474, 2025.
 
 | symbol | here |
 |---|---|
-| θ_i^t, trained and uploaded | state "models", one row for each of "nodes" |
-| θ_i^{t+1} = Σ_j R_ij θ_j^t | state "mixed", what is sent |
+| θ_i^t, trained and uploaded | state "models", one row for each client in "nodes" |
+| θ_i^{t+1} = Σ_j R_ij θ_j^t | state "mixed", the models to send |
 | h_i, d | `features`; d is `projection_size` with projection="random" |
 | W, a, d', K | state "gat", `hidden`, `heads` |
 | R | state "R" |
 | L_i, η | the feedback, `gat_lr` |
 
-One exchange a round: the feedback on the model received in round t+1 is computed before it is trained and travels
-with the trained model. The server then first takes the step of round t (it has kept that round's client models;
-W and a have not moved since) and then mixes. The order of the steps is that of Algorithm 1.
+A round has one exchange. A client computes the feedback on the model it received in round t+1 before training it, and
+sends it with the trained model. The server then takes the step of round t first (it kept that round's client models,
+and W and a have not changed since) and mixes afterwards. The order of the steps is that of Algorithm 1.
 
-Deviations: a scalar L_i has no gradient with respect to R, so the feedback has three modes; held-out rows are
-validation rows unless `feedback_split="test"`; all clients start from one model; the graph is over those who answered.
+Deviations: a scalar L_i has no gradient with respect to R, so the feedback has three modes; held-out examples are
+validation examples unless `feedback_split="test"`; all clients start from one model; the graph covers the clients that
+answered.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fedkin.methods.pfedgat import attention as maths
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, with_rows
 
 MEMORY_LIMIT = 1 << 30  # bytes of W, a and the optimizer's moments
-HEADS_SHOWN = 50  # up to so many clients the history holds every head's attention
+HEADS_SHOWN = 50  # with more clients the history holds only the mean over heads
 
 
 CITATION = r"""@article{zhou2025personalized,
@@ -54,36 +55,37 @@ class PFedGAT(Method):
 
     attention: Literal["gat", "gatv2", "direct"] = "gat"
     """gat: eq. (5). gatv2: aᵀ LeakyReLU(W₁h_i + W₂h_j), which can tell receivers apart. direct: no network, R is the
-    softmax of free logits (table 4's "without GAT"); a client that joins late has learned no row there."""
+    softmax of free logits (table 4's "without GAT"); the row of a client that joins late is not trained yet."""
     features: Literal["weights", "centered"] = "weights"
     """weights: LayerNorm of θ_i, eq. (3). centered: of θ_i minus the mean of the clients' models."""
     feedback: Literal["gradient", "delta", "scalar"] = "gradient"
-    """gradient: L_i and ∇L_i, exact, one more model up. delta: the local update stands in for ∇L_i, nothing more
-    travels. scalar: L_i alone (4 bytes); R is tilted by an antithetic pair over two rounds."""
+    """gradient: L_i and ∇L_i, exact, one more model up. delta: the local update stands in for ∇L_i; no extra traffic.
+    scalar: L_i alone (4 bytes); R is perturbed by an antithetic pair over two rounds."""
     feedback_split: Literal["validation", "test"] = "validation"
-    """Rows that the feedback is computed on. test: as in the paper, which leaks; the run says so."""
+    """Examples on which the feedback is computed. test: as in the paper; it leaks, and the run says so."""
     heads: Count = 8
     """K, attention heads; R is their mean."""
     hidden: Count = 8
     """d', outputs of W in each head."""
     start: Literal["glorot", "uniform"] = "glorot"
-    """uniform: a starts at 0, so that R is uniform until the feedback says otherwise; W is Glorot's in both."""
+    """Start of a: Glorot's, or uniform: 0, so that R is uniform until feedback changes it. W is Glorot's in both."""
     slope: FractionBelow1 = 0.2
     """Slope of LeakyReLU below 0."""
     gat_optimizer: Literal["sgd", "adam"] = "sgd"
+    """Optimizer of W and a (of the logits with attention="direct")."""
     gat_lr: Positive = 0.01
-    """η, learning rate of W and a (of the logits in "direct")."""
+    """η, learning rate of that optimizer."""
     prior: NonNegative = 0.0
-    """Weight of KL(uniform ‖ R_i), added to each L_i: what a row must save in loss before it leaves the uniform one, so
-    that chance does not grow into attention. 0: as in the paper."""
+    """Weight of KL(uniform ‖ R_i), added to each L_i: a row leaves the uniform one only if that saves enough loss, so
+    that noise does not grow into attention. 0: as in the paper."""
     projection: Literal["none", "random"] = "none"
-    """random: features go through a fixed count sketch before W, so that W does not grow with the model."""
+    """random: features pass through a fixed count sketch before W, so that W does not grow with the model."""
     projection_size: Annotated[int, Bound(least=1, most=4096)] = 4096
-    """Size of that sketch, at most 4096."""
+    """Size of that sketch."""
     perturbation: Positive = 0.5
-    """Size of the tilt of log R in feedback="scalar"."""
-    use: Literal["received", "trained"] = "received"
-    """The model a client uses: θ_i^{t+1} as received (what sec. 3.3 evaluates on the test set), or after training."""
+    """Size of the perturbation of log R with feedback="scalar"."""
+    use: Literal["received", "trained"] = "trained"
+    """The model a client uses: θ_i^{t+1} after local training (algorithm 1 trains, then measures), or as received."""
 
     matters = {
         **{name: {"attention": "gatv2"} for name in ("features", "heads", "hidden", "slope", "start")},
@@ -95,7 +97,7 @@ class PFedGAT(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.feedback == "delta" and self.feedback_split == "test":
-            raise ValueError("feedback='delta' looks at no held-out examples: leave feedback_split='validation'.")
+            raise ValueError("feedback='delta' uses no held-out examples: leave feedback_split='validation'.")
 
     @property
     def sees_test(self) -> bool:
@@ -126,7 +128,7 @@ class PFedGAT(Method):
 
     def _start(self, fed: Server, generator: torch.Generator) -> maths.Parameters:
         if self.attention == "direct":
-            return {"logits": torch.zeros(fed.size, fed.size)}  # equal importance at the outset
+            return {"logits": torch.zeros(fed.size, fed.size)}  # uniform R
         size = self.projection_size if self.projection == "random" else fed.layout.parameters
         copies = (1 if self.attention == "gat" else 2) * (3 if self.gat_optimizer == "adam" else 1)
         needed = 4 * copies * self.heads * self.hidden * size
@@ -142,7 +144,7 @@ class PFedGAT(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         if self.feedback == "delta":
             return Message(own=(state["mixed"][ids],))
-        # one byte says whether feedback is wanted: a model of an older graph has none that could be used
+        # one byte asks for feedback: feedback on a model of an older graph could not be used
         return Message(own=(state["mixed"][ids], torch.isin(ids, state["nodes"])))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -174,12 +176,12 @@ class PFedGAT(Method):
         }
 
     def _inputs(self, state: State, models: Tensor) -> Tensor:
-        flat, centered = models[:, : state["parameters"]], self.features == "centered"
+        vectors, centered = models[:, : state["parameters"]], self.features == "centered"
         if self.attention == "direct":
             return torch.empty(0)
         if self.projection == "random":
-            return maths.sketched_features(flat, self.projection_size, state["seed"], centered=centered)
-        return maths.features(flat, centered=centered)  # eq. (3)
+            return maths.sketched_features(vectors, self.projection_size, state["seed"], centered=centered)
+        return maths.features(vectors, centered=centered)  # eq. (3)
 
     def _heads(self, gat: maths.Parameters, nodes: Tensor, h: Tensor) -> Tensor:
         if self.attention == "direct":
@@ -187,43 +189,45 @@ class PFedGAT(Method):
         return maths.attention(gat, h, self.slope)  # eq. (4) to (6)
 
     def _learn(self, state: State, sent: Message, replies: Replies) -> State:
-        """The step on L = Σ_i L_i, eq. (9), with the feedback on the models that the last graph gave."""
+        """The gradient step on L = Σ_i L_i, eq. (9), with feedback on the models that the last graph made."""
         nodes, count = state["nodes"], len(state["R"])
         models = state["models"][:, : state["parameters"]]
-        place = torch.full((count,), -1).index_copy_(0, nodes, torch.arange(len(nodes)))[replies.ids]
-        given = place >= 0
+        position = torch.full((count,), -1).index_copy_(0, nodes, torch.arange(len(nodes)))[replies.ids]
+        given = position >= 0
         loss, gave = torch.zeros(count), torch.zeros(count, dtype=torch.bool)
         asked, answered = state["feedbacks"][0] + int(given.sum()), state["feedbacks"][1]
         if self.feedback != "delta":
             given = torch.tensor([len(value) > 0 for value in replies.body[1]])
             loss[replies.ids[given]] = torch.cat([*replies.body[1], torch.empty(0)])
-        ids, place = replies.ids[given], place[given]
+        ids, position = replies.ids[given], position[given]
         gave[ids] = True
         answered += len(ids)
         if asked >= count and not answered:
             raise ValueError(
-                f"{asked} times a client was asked for feedback and had no validation rows, so the attention learns "
-                "nothing: federate with validation=0.1, or take feedback='delta'."
+                f"{asked} times a client was asked for feedback and had no validation examples, so the attention "
+                "learns nothing: federate with validation=0.1, or take feedback='delta'."
             )
         heard = {**state, "loss": loss, "gave": gave, "feedbacks": [asked, answered]}
         if self.feedback == "scalar":
-            both = state["gave"][ids] & (state["sign"] == -1)  # this one's − and the + before it
-            ids, place = ids[both], place[both]
+            both = state["gave"][ids] & (state["sign"] == -1)  # this round's − needs the + of the round before
+            ids, position = ids[both], position[both]
         if not len(ids):
             return heard
         rows = torch.zeros(len(nodes), len(nodes))  # ∂L/∂R
         R = state["R"][nodes][:, nodes]
         if self.feedback == "gradient":
             slopes = replies.body[2] if bool(given.all()) else torch.stack([g for g in replies.body[2] if len(g)])
-            rows[place] = maths.allocation_gradient(slopes, models)
+            rows[position] = maths.allocation_gradient(slopes, models)
         elif self.feedback == "delta":
             update = sent.own[0][replies.position].sub_(replies.body[0])
-            rows[place] = maths.allocation_gradient(update[:, : models.shape[1]], models)[given]
+            rows[position] = maths.allocation_gradient(update[:, : models.shape[1]], models)[given]
         else:
             tilt = state["tilt"][nodes][:, nodes].float()
-            R = maths.tilted(R, self.perturbation * tilt)  # undoes the −
-            rows[place] = maths.paired_gradient(R, tilt, self.perturbation)[place] * (state["loss"] - loss)[ids, None]
-        rows[place] += self.prior * maths.uniform_gradient(R)[place]
+            R = maths.tilted(R, self.perturbation * tilt)  # removes the −
+            rows[position] = (
+                maths.paired_gradient(R, tilt, self.perturbation)[position] * (state["loss"] - loss)[ids, None]
+            )
+        rows[position] += self.prior * maths.uniform_gradient(R)[position]
         return self._step(heard, rows)
 
     def _step(self, state: State, rows: Tensor) -> State:
@@ -243,12 +247,12 @@ class PFedGAT(Method):
         if self.feedback == "delta":
             return Reply({}, (sgd(client, received),))
         loss, slope = torch.empty(0), torch.empty(0)
-        rows = client.data.test if self.feedback_split == "test" else client.data.validation
-        if bool(message.own[1]) and len(rows.y):
+        held_out = client.data.test if self.feedback_split == "test" else client.data.validation
+        if bool(message.own[1]) and len(held_out.y):
             if self.feedback == "gradient":
-                slope, value = gradient(client.net, received, rows)
+                slope, value = gradient(client.net, received, held_out)
             else:
-                value = evaluate(client.net, received, rows)[1]
+                value = evaluate(client.net, received, held_out)[1]
             loss = torch.tensor([value])
         feedback = (loss, slope) if self.feedback == "gradient" else (loss,)
         return Reply({}, (sgd(client, received), *feedback))

@@ -1,8 +1,9 @@
-"""A network that makes other networks' parameters, as named tensors: its output, its gradient and a step of SGD."""
+"""A network whose outputs are the parameters of other networks: its output, its gradient and a step of SGD."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,8 +12,8 @@ Tensors = dict[str, Tensor]
 
 
 def hypernetwork(*, embedding: int, hidden: int, depth: int, outputs: int, seed: int) -> Tensors:
-    """An MLP with `depth` hidden-to-hidden layers and torch's usual initialization. One output layer for each target
-    tensor, as in pFedHN, is the same as one for all of them."""
+    """An MLP with `depth` hidden-to-hidden layers and torch's default initialization. pFedHN has one output layer per
+    target tensor; one output layer for all of them is the same function."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [(embedding, hidden), *[(hidden, hidden)] * depth, (hidden, outputs)]
     net: Tensors = {}
@@ -24,7 +25,7 @@ def hypernetwork(*, embedding: int, hidden: int, depth: int, outputs: int, seed:
 
 
 def produced(net: Tensors, embedding: Tensor) -> Tensor:
-    """h(v; φ): rows of parameters from rows of embeddings."""
+    """h(v; φ): a vector of parameters for each embedding."""
     last = len(net) // 2 - 1
     x = embedding
     for layer in range(last + 1):
@@ -33,26 +34,26 @@ def produced(net: Tensors, embedding: Tensor) -> Tensor:
     return x
 
 
-def pulled_back(net: Tensors, embeddings: Tensor, row: int, delta: Tensor) -> tuple[Tensors, Tensor]:
-    """(∂θ/∂φ)ᵀΔ and (∂θ/∂v)ᵀΔ for θ = h(v_row; φ); of the embeddings only that row has a gradient."""
+def pulled_back(net: Tensors, embeddings: Tensor, ids: Tensor, deltas: Tensor) -> Tensors:
+    """Sum over clients of (∂θ_i/∂φ)ᵀΔ_i and (∂θ_i/∂v_i)ᵀΔ_i for θ_i = h(v_i; φ). Embeddings of other clients have a
+    gradient of zero."""
     parts = {name: value.detach().requires_grad_() for name, value in net.items()}
     table = embeddings.detach().requires_grad_()
-    made = produced(parts, table[row])
-    slopes = torch.autograd.grad(made, [*parts.values(), table], delta)
-    # contiguous: a transposed gradient would lend its layout to the weights, and a restart would then round otherwise
-    return {name: slope.contiguous() for name, slope in zip(parts, slopes)}, slopes[-1].contiguous()
+    slopes = torch.autograd.grad(produced(parts, table[ids]), [*parts.values(), table], deltas)
+    # contiguous: the weights would take over a transposed layout, and a resumed run would round differently
+    return {name: slope.contiguous() for name, slope in zip([*parts, "embeddings"], slopes)}
 
 
-def clipped(gradient: Tensors, longest: float) -> Tensors:
-    """Shortened together to a length of at most `longest`."""
-    length = math.sqrt(sum(float(part.double().square().sum()) for part in gradient.values()))
+def clipped(gradient: Sequence[Tensor], longest: float) -> list[Tensor]:
+    """Scaled down together to a norm of at most `longest`, as torch.nn.utils.clip_grad_norm_ does."""
+    length = math.sqrt(sum(float(part.double().square().sum()) for part in gradient))
     scale = min(1.0, longest / (length + 1e-6))
-    return {name: part * scale for name, part in gradient.items()}
+    return [part * scale for part in gradient]
 
 
 def sgd_step(
     values: Tensors, velocity: Tensors, gradient: Tensors, *, lr: float, momentum: float, weight_decay: float
 ) -> tuple[Tensors, Tensors]:
-    """torch.optim.SGD, with its state in the open."""
+    """One step of torch.optim.SGD; returns the new values and the new velocity."""
     moved = {k: momentum * velocity[k] + gradient[k] + weight_decay * values[k] for k in values}
     return {k: values[k] - lr * moved[k] for k in values}, moved

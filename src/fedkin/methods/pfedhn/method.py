@@ -9,9 +9,10 @@ Shamsian, Navon, Fetaya, Chechik. ICML 2021.
 | K, η | inner_steps (0: the run's epochs), the run's lr |
 | α | server_lr, server_momentum, server_decay |
 
-The paper asks one client in each round. Where several answer, the server does one step for each in turn (`step="each"`;
-their θ_i are those of the round's start), or one for the sum of their gradients. Inner gradients are not clipped. Batch
-norm's buffers are not made by the hypernetwork: they stay at the client.
+The paper asks one client per round. When several reply, the server takes one step along the mean of their gradients.
+`step="sum"` sums them; `step="each"` takes one step per reply, which diverges with many clients: their θ_i are those
+of the round's start, so the later steps are stale. Batch norm's buffers and frozen parameters are not made by the
+hypernetwork: they stay at the client.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import torch
 from torch import Tensor
 
 from fedkin.bounds import Count, FractionBelow1, NonNegative, Positive, Whole
-from fedkin.client.training import sgd
+from fedkin.client.steps import descent
+from fedkin.client.training import stream
 from fedkin.methods.pfedhn.hypernetwork import Tensors, clipped, hypernetwork, produced, pulled_back, sgd_step
+from fedkin.models.network import Layout
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@inproceedings{shamsian2021personalized,
@@ -47,28 +50,39 @@ class PFedHN(Method):
     """pFedHN-PC: the hypernetwork makes the body alone; each client trains and keeps a head of its own."""
     inner_steps: Whole = 0
     """K: batches of a client's local training; the paper takes 50. 0: as many epochs as the run says."""
-    server_lr: Positive = 0.01
-    """α: learning rate of the hypernetwork and the embeddings."""
+    server_lr: Positive = 0.1
+    """α: learning rate of the hypernetwork and the embeddings. The authors take 0.01 for one client per round and 5000
+    rounds; the mean over many replies bears a larger step."""
     server_momentum: FractionBelow1 = 0.9
     """Its momentum."""
     server_decay: NonNegative = 1e-3
     """Its weight decay."""
     clip: Positive = 50.0
-    """Longest gradient of the hypernetwork and the embeddings together."""
+    """Largest norm of the gradient of hypernetwork and embeddings together."""
+    inner_clip: Positive = 50.0
+    """Largest norm of a client's gradient in one step of local training."""
     embedding: Whole = 0
     """Size of v_i; 0: 1 + N/4, as in the authors' code."""
     hidden: Count = 100
     """Width of the hypernetwork, whose size is about so many times the model's."""
     depth: Whole = 3
     """Its hidden-to-hidden layers."""
-    step: Literal["each", "sum"] = "each"
-    """Server steps of a round with several answers: one for each, or one for all."""
+    step: Literal["mean", "sum", "each"] = "mean"
+    """Server step of a round with several replies: one along the mean of their gradients, one along the sum, or one
+    per reply in order of client ids."""
 
-    matters = {"clip": {"clip": 0.01}, "inner_steps": {"inner_steps": 3}, "embedding": {"embedding": 5}}
+    matters = {
+        "clip": {"clip": 0.01},
+        "inner_clip": {"inner_clip": 0.1},
+        "inner_steps": {"inner_steps": 3},
+        "embedding": {"embedding": 5},
+    }
 
     # ---- server
     def init(self, fed: Server) -> State:
         made = _made(fed.layout, self.personal_head)
+        if not len(made):
+            raise ValueError("pfedhn-pc makes the body of the model, and the body is frozen: take pfedhn or fedper.")
         size = self.embedding or 1 + fed.size // 4
         generator = torch.Generator().manual_seed(int(fed.rng(0, 0x481).integers(1 << 62)))
         embeddings = torch.randn(fed.size, size, generator=generator)
@@ -84,44 +98,43 @@ class PFedHN(Method):
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         values: Tensors = {**state["net"], "embeddings": state["embeddings"]}
         velocity: Tensors = state["velocity"]
-        total: Tensors = {}
-        for client, delta in zip(replies.ids.tolist(), replies.body[0]):
-            slopes, table = pulled_back(_without(values), values["embeddings"], client, delta)
-            gradient = {**slopes, "embeddings": table}
-            if self.step == "each":
-                values, velocity = self._stepped(values, velocity, gradient)
-            else:
-                total = {name: part + total[name] for name, part in gradient.items()} if total else gradient
-        if self.step == "sum":
-            values, velocity = self._stepped(values, velocity, total)
-        return {"net": _without(values), "embeddings": values["embeddings"], "velocity": velocity}
-
-    def _stepped(self, values: Tensors, velocity: Tensors, gradient: Tensors) -> tuple[Tensors, Tensors]:
-        return sgd_step(
-            values, velocity, clipped(gradient, self.clip),
-            lr=self.server_lr, momentum=self.server_momentum, weight_decay=self.server_decay,
-        )  # fmt: skip
+        deltas: Tensor = replies.body[0]
+        if self.step == "mean":
+            deltas = deltas / len(deltas)
+        parts = [replies.ids.argsort()] if self.step != "each" else replies.ids.argsort().split(1)
+        for part in parts:
+            net = {name: value for name, value in values.items() if name != "embeddings"}
+            gradient = pulled_back(net, values["embeddings"], replies.ids[part], deltas[part])
+            short = dict(zip(gradient, clipped(list(gradient.values()), self.clip)))
+            values, velocity = sgd_step(
+                values, velocity, short,
+                lr=self.server_lr, momentum=self.server_momentum, weight_decay=self.server_decay,
+            )  # fmt: skip
+        embeddings = values.pop("embeddings")
+        return {"net": values, "embeddings": embeddings, "velocity": velocity}
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
         start = self._assembled(client, message)
-        trained = sgd(client, start, steps=self.inner_steps or None)
-        made = _made(client.net.layout, self.personal_head)
-        kept = torch.ones(len(trained), dtype=torch.bool)
-        kept[made] = False
-        state = {"kept": trained[kept]} if bool(kept.any()) else {}
-        return Reply(state, (start[made] - trained[made],))  # no division by the inner learning rate
+        net, step = client.net, descent(client)
+        net.load(start)
+        net.train()
+        for x, y in stream(client, steps=self.inner_steps or None):
+            step(net.views, clipped(net.gradients(x, y, None, net.parameters), self.inner_clip))
+        trained = net.vector()
+        made = _made(net.layout, self.personal_head)
+        kept = _others(made, len(trained))
+        state = {"kept": trained[kept]} if len(kept) else {}
+        return Reply(state, (start[made] - trained[made],))  # not divided by the inner learning rate
 
     def _assembled(self, client: Client, message: Message) -> Tensor:
-        """The received parameters, with what the client keeps: buffers, and with personal_head its head."""
-        row = client.net.initial.clone()
+        """The received parameters with what the client keeps: buffers, and its head with personal_head."""
+        vector = client.net.initial.clone()
         made = _made(client.net.layout, self.personal_head)
-        kept = torch.ones(len(row), dtype=torch.bool)
-        kept[made] = False
         if "kept" in client.state:
-            row[kept] = client.state["kept"]
-        row[made] = message.own[0]  # type: ignore[assignment]
-        return row
+            vector[_others(made, len(vector))] = client.state["kept"]
+        vector[made] = message.own[0]  # type: ignore[assignment]
+        return vector
 
     def received(self, client: Client, message: Message) -> Model:
         return self._assembled(client, message)
@@ -133,11 +146,14 @@ class PFedHN(Method):
         return {"embeddings": state["embeddings"]} if state["embeddings"].numel() <= 1000 else {}
 
 
-def _made(layout: Any, personal_head: bool) -> Tensor:
+def _made(layout: Layout, personal_head: bool) -> Tensor:
     """Positions of what the hypernetwork makes."""
-    positions: Tensor = layout.body if personal_head else torch.arange(layout.parameters)
+    positions = layout.body if personal_head else torch.arange(layout.parameters)
     return positions[positions < layout.parameters]
 
 
-def _without(values: Tensors) -> Tensors:
-    return {name: part for name, part in values.items() if name != "embeddings"}
+def _others(positions: Tensor, size: int) -> Tensor:
+    """All other positions of a vector."""
+    other = torch.ones(size, dtype=torch.bool)
+    other[positions] = False
+    return other.nonzero().flatten()

@@ -10,16 +10,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 SATURATION = 3.0  # a of MTGNN's tanh(a·x)
 
 
-def strongest(weights: Floats, count: int) -> Floats:
-    """Each row's largest weights, at most so many of them, its own always among them, divided by their sum."""
-    order = weights + np.where(np.eye(len(weights)) > 0, np.inf, 0.0)
+def strongest(weights: Floats, count: int, sources: Flags | None = None) -> Floats:
+    """Each row's largest weights, divided by their sum: at most `count` of them, its own always included.
+
+    With `sources`, only these columns count, and a row that is no source has no weight of its own. A row without any
+    weight keeps to itself if it is a source, and takes all sources alike otherwise.
+    """
+    size = len(weights)
+    from_ = np.ones(size, bool) if sources is None else sources
+    order = np.where(from_, weights + np.where(np.eye(size) > 0, np.inf, 0.0), -np.inf)
     keep = np.argsort(np.argsort(-order, axis=1, kind="stable"), axis=1) < count
-    kept = np.where(keep, np.maximum(weights, 0), 0)
+    kept = np.where(keep & from_, np.maximum(weights, 0), 0)
     alone = kept.sum(1) == 0
-    kept[alone] = np.eye(len(weights))[alone]
+    kept[alone] = np.where(from_[:, None], np.eye(size), from_.astype(float))[alone]
     out: Floats = kept / kept.sum(1, keepdims=True)
     return out
 

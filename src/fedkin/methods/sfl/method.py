@@ -8,16 +8,20 @@ Chen, Long, Wu, Zhou, Jiang. IJCAI 2022.
 | λ | pull_personal, pull_global |
 | number of graph layers | propagations |
 
-The method as meant: proximal terms ½λ‖w − u_i‖² + ½λ‖w − g‖² with a gradient, training from u_i, edges by similarity.
-The authors' code has proximal terms without a gradient, trains from g, and learns edges that grow with *distance*:
-`official_compat`. Its graph is an oracle made of the clients' labels: `groups`.
+This is the method as intended: proximal terms ½λ‖w − u_i‖² + ½λ‖w − g‖² that have a gradient, training from u_i, edges
+by similarity. In the authors' code the proximal terms have no gradient, training starts from g, and learned edges grow
+with *distance*: `official_compat`. Their graph is an oracle built from the clients' labels: `groups`.
+
+Models flow from this round's replies. A client that did not reply now gets what flows to it along the edges of its last
+model. `average="last"` lets the last models of all clients heard so far flow, many rounds old under partial
+participation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,7 +31,7 @@ from fedkin.bounds import Count, Fraction, NonNegative, Positive, Whole
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine, propagation
 from fedkin.maths.kmeans import gram, squared_distances
-from fedkin.methods.sfl.graph_learning import Floats, constructed, strongest
+from fedkin.methods.sfl.graph_learning import Flags, Floats, constructed, strongest
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 CITATION = r"""@inproceedings{chen2022personalized,
@@ -57,6 +61,8 @@ class SFL(Method):
     """Strength of the pull to the read-out g."""
     neighbors: Count = 30
     """Edges kept in each row, the own one included."""
+    average: Literal["round", "last"] = "round"
+    """Models that flow along the graph: this round's replies, or the last model of every client heard so far."""
     groups: tuple[int, ...] = ()
     """A known group of each client: those of one group are linked (an oracle; the paper links by labels or by a sensor
     network). Empty: cosines of the clients' changes since the initial model, negative ones as 0."""
@@ -86,41 +92,45 @@ class SFL(Method):
             "models": fed.initial(0).repeat(fed.size, 1),
             "initial": fed.initial(0),
             "known": torch.zeros(fed.size, dtype=torch.bool),
+            "sources": torch.ones(fed.size, dtype=torch.bool),
             "graph": torch.eye(fed.size),
             "mix": torch.eye(fed.size),
             "parameters": fed.layout.parameters,
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
-        known = state["known"] if bool(state["known"].any()) else torch.ones_like(state["known"])
-        read_out = state["mix"][known].mean(0) @ state["models"]
+        read_out = state["mix"][state["sources"]].mean(0) @ state["models"]
         return Message(shared=(read_out,), own=(state["mix"][ids] @ state["models"],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         models = with_rows(state["models"], replies.ids, replies.body[0])
-        known = state["known"].clone()
+        known, sources = state["known"].clone(), torch.zeros_like(state["known"])
         known[replies.ids] = True
+        sources[replies.ids] = True
+        if self.average == "last":
+            sources = known
         ids = known.nonzero().flatten()
-        graph = self._graph(state, models[ids][:, : state["parameters"]], ids, replies.seed)
-        mix = self.server_step * propagation(graph, self.propagations) + (1 - self.server_step) * np.eye(len(graph))
-        return {**state, "models": models, "known": known, "graph": _placed(graph, ids, len(known)),
-                "mix": _placed(mix, ids, len(known))}  # fmt: skip
+        graph = self._graph(state, models[ids][:, : state["parameters"]], ids, sources[ids].numpy(), replies.seed)
+        own = np.eye(len(graph))
+        mix = self.server_step * propagation(graph, self.propagations) + (1 - self.server_step) * own
+        return {**state, "models": models, "known": known, "sources": sources,
+                "graph": _placed(graph, ids, sources), "mix": _placed(mix, ids, sources)}  # fmt: skip
 
-    def _graph(self, state: State, rows: Tensor, ids: Tensor, seed: int) -> Floats:
-        """A among the clients heard so far."""
-        similarity = np.maximum(cosine(gram(rows, state["initial"][None, : state["parameters"]], ids * 0)), 0)
+    def _graph(self, state: State, models: Tensor, ids: Tensor, sources: Flags, seed: int) -> Floats:
+        """A among the clients heard so far; its edges come from `sources` alone."""
+        similarity = np.maximum(cosine(gram(models, state["initial"][None, : state["parameters"]], ids * 0)), 0)
         if self.groups:
             group = np.array(self.groups)[ids.numpy()]
-            graph = strongest((group[:, None] == group).astype(float), len(ids))
+            graph = strongest((group[:, None] == group).astype(float), len(ids), sources)
         else:
-            graph = strongest(similarity, self.neighbors)
+            graph = strongest(similarity, self.neighbors, sources)
         if not self.learned:
             return graph
-        target = np.sqrt(squared_distances(gram(rows))) if self.official_compat else similarity
+        target = np.sqrt(squared_distances(gram(models))) if self.official_compat else similarity
         edges = constructed(
             target, steps=self.learn_steps, lr=self.learn_rate, seed=seed % (1 << 62), one_way=self.official_compat
         )
-        return (1 - self.blend) * graph + self.blend * strongest(edges, self.neighbors)
+        return (1 - self.blend) * graph + self.blend * strongest(edges, self.neighbors, sources)
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -131,19 +141,11 @@ class SFL(Method):
         count = client.net.layout.parameters
         u, g = personal[:count], read_out[:count]
 
-        def regularizer_gradient(w: Tensor) -> Tensor:
+        def proximal(w: Tensor) -> Tensor:
             return self.pull_personal * (w - u) + self.pull_global * (w - g)
 
-        return Reply(
-            {},
-            (
-                sgd(
-                    client,
-                    personal,
-                    regularizer_gradient=regularizer_gradient if self.pull_personal or self.pull_global else None,
-                ),
-            ),
-        )
+        pulled = bool(self.pull_personal or self.pull_global)
+        return Reply({}, (sgd(client, personal, regularizer_gradient=proximal if pulled else None),))
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model = message.own[0]
@@ -159,9 +161,10 @@ class SFL(Method):
         return {"graph": state["graph"]} if len(state["graph"]) <= 100 else {}
 
 
-def _placed(rows: Floats, ids: Tensor, size: int) -> Tensor:
-    """Among all clients; one that was never heard takes the mean of those who were."""
+def _placed(rows: Floats, ids: Tensor, sources: Tensor) -> Tensor:
+    """These rows among all clients; a client that was never heard takes the mean of the sources."""
+    size = len(sources)
     out = torch.zeros(size, size)
-    out[:, ids] = 1 / len(ids)
+    out[:, sources] = 1 / int(sources.sum())
     out[ids] = torch.zeros(len(ids), size).index_copy(1, ids, torch.from_numpy(rows).float())
     return out

@@ -1,0 +1,224 @@
+"""`fedkin sweep METHOD --grid lr=0.01,0.1 …`: try the settings of a small grid and choose on validation examples."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fedkin.cli import config as configs
+from fedkin.cli import flags as parsing
+from fedkin.cli import settings
+from fedkin.cli.flags import Part, UserError
+
+ABOUT = """\
+Run a method with every combination of the values in --grid, and choose the best by the mean accuracy of the personal
+models on the clients' validation examples, after the last round. Test examples play no part in the choice; the test
+accuracy of the chosen combination is printed at the end, with the command to run it.
+
+A grid names fields of the method or of the training: --grid mu=0.1,1 --grid lr=0.01,0.05"""
+
+
+@dataclass(frozen=True)
+class SweepFlags:
+    grid: tuple[str, ...] = ()
+    """Values to try, as field=value,value,…; give it once for each field."""
+    seeds: int = 1
+    """Number of runs of each combination. The choice is by their mean."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One combination of the grid."""
+
+    fields: dict[str, Any]
+    training: dict[str, Any]
+    validation: float
+    """Mean over seeds and clients, after the last round."""
+    test: float
+    """The same on test examples. It is shown for the chosen combination only."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return {**self.fields, **self.training}
+
+
+def command(words: list[str]) -> int:
+    names, rest = parsing.split_words(words)
+    config = configs.read(rest)
+    names = names or list(config.methods)
+    if len(names) != 1 and not parsing.wants_help(rest):
+        raise UserError(f"sweep takes one METHOD before the flags; given: {' '.join(names) or 'none'}.")
+    flags, extra = parsing.parse(
+        rest,
+        [Part("sweep", SweepFlags(), "grid"), *settings.parts(rest, config)],
+        "fedkin sweep METHOD",
+        ABOUT,
+        config.values,
+    )
+    if extra:
+        raise UserError(f"'{extra[0]}' is not expected here: METHOD comes first, then flags with their values.")
+    if not flags.sweep.grid:
+        raise UserError("sweep needs at least one --grid, such as --grid lr=0.01,0.05")
+    if not flags.data.validation > 0:
+        raise UserError("sweep chooses on validation examples: give --validation a value above 0.")
+    if flags.sweep.seeds < 1:
+        raise UserError(f"--seeds {flags.sweep.seeds}: at least one seed is needed.")
+    plans = _plans(names[0], config, flags)
+    trials = sorted(_kept_trials(names[0], plans, flags), key=lambda trial: -trial.validation)
+    best = trials[0]
+    again = _again(names[0], best, rest)
+    if flags.output.json:
+        print(json.dumps({"best": asdict(best), "command": again, "trials": _plain(trials)}, indent=2))
+        return 0
+    _show(names[0], trials)
+    chosen = ", ".join(f"{k}={v}" for k, v in best.values.items())
+    print(f"Best on validation: {chosen}. Its test accuracy: {100 * best.test:.2f} %.")
+    print(f"To run it: {again}")
+    if flags.output.out is not None:
+        print(f"All runs and sweep.json are in {flags.output.out}.")
+    return 0
+
+
+def grid(given: Sequence[str], method: Any) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """Values to try for fields of the method, and for fields of the training."""
+    from fedkin.protocol import Training
+    from fedkin.registry import convert, field_types, hint
+
+    kinds = field_types(type(method)), field_types(Training)
+    found: tuple[dict[str, list[Any]], dict[str, list[Any]]] = ({}, {})
+    for text in given:
+        name, equals, values = text.partition("=")
+        key = name.strip().lstrip("-").replace("-", "_")
+        if not equals or not values:
+            raise UserError(f"--grid {text} must have the form field=value,value,…")
+        for own, target in zip(kinds, found):
+            if key in own:
+                tried = [convert(own[key], value, f"{key} in --grid") for value in values.split(",")]
+                target[key] = list(dict.fromkeys([*target.get(key, []), *tried]))
+                break
+        else:
+            known = [*kinds[0], *kinds[1]]
+            raise UserError(f"--grid knows no field '{key}'.{hint(key, known)} Known: {', '.join(known)}.")
+    return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One combination, ready to run."""
+
+    fields: dict[str, Any]
+    training: dict[str, Any]
+    method: Any
+    settings: Any
+
+
+def _plans(label: str, config: configs.Config, flags: Any) -> list[Plan]:
+    """Every combination of the grid. They are made before anything runs, so that a wrong value stops the sweep."""
+    from fedkin.methods import method
+    from fedkin.registry import parse_label
+
+    name, fields = parse_label(label)
+    if config.methods and parse_label(config.methods[0])[0] == name:
+        fields = {**config.fields, **fields}
+    of_method, of_training = grid(flags.sweep.grid, method(name, **fields))
+    plans = []
+    for values in itertools.product(*of_method.values(), *of_training.values()):
+        own = dict(zip([*of_method, *of_training], values))
+        chosen = {k: own[k] for k in of_method}
+        trained = {k: own[k] for k in of_training}
+        plans.append(Plan(chosen, trained, method(name, **{**fields, **chosen}), replace(flags.training, **trained)))
+    return plans
+
+
+def _kept_trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
+    """Run all combinations; with --out, in a folder that is ours."""
+    out = flags.output.out
+    if out is None:
+        return _trials(label, plans, flags)
+    from fedkin.results.folder import Folder
+    from fedkin.results.store import write_json
+
+    with Folder(out, "sweep"):
+        trials = _trials(label, plans, flags)
+        listed = [{"folder": f"trial-{i + 1}", **trial} for i, trial in enumerate(_plain(trials))]
+        write_json(out / "sweep.json", {"method": label, "chosen by": "validation", "trials": listed})
+    return trials
+
+
+def _trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
+    import numpy as np
+    from rich.console import Console
+
+    from fedkin.engine.loop import run
+    from fedkin.results.folder import inside
+
+    options, out = flags.options, flags.output.out
+    scores: list[list[tuple[float, float]]] = [[] for _ in plans]
+    with settings.ray_cluster(options.engine == "ray", options.ray_address, options.workers):
+        for seed in range(options.seed, options.seed + flags.sweep.seeds):
+            federation = settings.federation(flags, seed)
+            for index, plan in enumerate(plans):
+                shown = ",".join([label, *(f"{k}={v}" for k, v in {**plan.fields, **plan.training}.items())])
+                result = run(
+                    plan.method,
+                    federation,
+                    model=flags.model.model,
+                    model_options=settings.chosen(flags, "model"),
+                    head=flags.model.head,
+                    training=plan.settings,
+                    out=None if out is None else inside(out, f"trial-{index + 1}", f"seed-{seed}"),
+                    fresh=flags.output.fresh,
+                    label=shown,
+                    trackers=settings.trackers(flags.output, f"{index + 1}/{len(plans)} {shown}", Console(stderr=True)),
+                    options=replace(options, seed=seed),
+                )
+                validation = list(result.history.values("validation", round=options.rounds).values())
+                if not validation:
+                    raise UserError("No client has validation examples: raise --validation or the number of examples.")
+                scores[index].append((float(np.mean(validation)), result.summary["personal"]["mean"]))
+    means = [np.mean(found, axis=0).tolist() for found in scores]
+    return [Trial(plan.fields, plan.training, *found) for plan, found in zip(plans, means)]
+
+
+def _show(label: str, trials: Sequence[Trial]) -> None:
+    from fedkin.cli.terminal import console
+    from fedkin.report.tables import percent, terminal
+
+    names = list(trials[0].values)
+    rows = [[*(str(v) for v in t.values.values()), percent(t.validation)] for t in trials]
+    table = terminal(f"Sweep of {label}, best first", [*names, "validation %"], rows)
+    table.rows[0].style = "bold"
+    console().print(table)
+
+
+def _plain(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Without test accuracies: nobody should choose by them."""
+    return [{"fields": t.fields, "training": t.training, "validation": t.validation} for t in trials]
+
+
+def _again(label: str, best: Trial, words: Sequence[str]) -> str:
+    """The command that runs the chosen combination."""
+    from fedkin.registry import parse_label
+
+    name, fields = parse_label(label)
+    fields |= best.fields
+    named = ",".join([name, *(f"{k}={v}" for k, v in fields.items())])
+    trained = [word for k, v in best.training.items() for word in (f"--{k.replace('_', '-')}", str(v))]
+    dropped = {"grid", "seeds", "out", "fresh", "json", "quiet", *(k.replace("_", "-") for k in best.training)}
+    return shlex.join(["fedkin", "run", named, *_without(words, dropped), *trained])
+
+
+def _without(words: Sequence[str], flags: set[str]) -> list[str]:
+    """Words without these flags and their values."""
+    kept: list[str] = []
+    dropping = False
+    for word in words:
+        if word.startswith("--"):
+            dropping = word[2:].split("=")[0].replace("_", "-") in flags
+        if not dropping:
+            kept.append(word)
+    return kept
