@@ -22,7 +22,7 @@ def command(words: list[str]) -> int:
         words,
         ReportFlags(),
         "report",
-        "Write one self-contained HTML page on runs, a comparison or a leaderboard: who learns from whom, who benefits.",
+        "Write one self-contained HTML page on runs, a comparison or a leaderboard: who learns from whom, who gains.",
     )
     if len(folders) == 1 and (Path(folders[0]) / "leaderboard.json").exists():
         from fedkin.experiments.board_page import write_page
