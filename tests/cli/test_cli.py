@@ -53,7 +53,7 @@ def test_flags_reach_method_partition_data_and_model(call, tmp_path):
     assert config["federation"]["data_options"]["groups"] == 2
     assert config["federation"]["partition_options"]["alpha"] == 3
     assert config["model"]["name"] == "fcnn1"
-    assert config["model"]["width"] == 0.1
+    assert config["model"]["options"] == {"width": 0.1}
     assert config["training"]["lr"] == 0.2
     assert config["training"]["momentum"] == 0.9
 
@@ -230,7 +230,12 @@ def test_fields_may_follow_the_name_and_flags_win(call, tmp_path):
     assert code == 0
     assert "fedprox,mu=0.5,stragglers=0" in out
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["method"] == {"class": "FedProx", "mu": 0.25, "stragglers": 0.0, "sampling": "uniform"}
+    assert config["method"] == {
+        "class": "fedkin.methods.fedprox:FedProx",
+        "mu": 0.25,
+        "stragglers": 0.0,
+        "sampling": "uniform",
+    }
 
 
 def test_a_run_says_where_its_results_are_or_how_to_keep_them(call, tmp_path):

@@ -66,7 +66,7 @@ def test_flags_win_over_the_file(call, toml, tmp_path):
 def test_another_method_does_not_take_the_fields(call, toml, tmp_path):
     code, _, err = call("run", "ditto", "--config", toml, "--out", tmp_path / "run")
     assert code == 0, err
-    assert read(tmp_path / "run")["method"]["class"] == "Ditto"
+    assert read(tmp_path / "run")["method"]["class"] == "fedkin.methods.ditto:Ditto"
 
 
 def test_an_earlier_run_is_repeated_to_the_bit(call, tmp_path):

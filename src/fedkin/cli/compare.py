@@ -125,6 +125,7 @@ def run(names: list[str], flags: Any) -> Comparison:
             model=flags.model.model,
             model_options=settings.chosen(flags, "model"),
             head=flags.model.head,
+            task=settings.task(flags),
             training=flags.training,
             options=options,
             fresh=flags.output.fresh,

@@ -28,6 +28,7 @@ from fedkin.cli import flags as parsing
 from fedkin.cli.flags import UserError
 
 NAMED = ("data", "partition", "model")
+TASK = {"task": "kind", "metrics": "metrics", "headline": "headline", "class-weights": "class_weights"}
 GROUPS = ("training", "run", "output")
 
 
@@ -100,9 +101,11 @@ def _from_run(content: dict[str, Any], words: Sequence[str]) -> Config:
     model = dict(content.get("model", {}))
     if model.get("name") in MODELS:
         values |= {"model": model["name"], "head": model.get("head")}
-        values |= {f"model.{_dashed(k)}": v for k, v in model.items() if k not in ("name", "head", "start")}
+        values |= {f"model.{_dashed(k)}": v for k, v in model.get("options", {}).items()}
     elif parsing.given(words, "model") is None:
         raise UserError(f"The earlier run had a model of its own, {model.get('name')}: add --model file.py:function.")
+    task = content.get("task", {})
+    values |= {name: task.get(key) for name, key in TASK.items() if task.get(key)}
     for part in ("training", "options"):
         values |= {_dashed(k): v for k, v in content.get(part, {}).items()}
     values = {k: v for k, v in values.items() if v is not None}
@@ -129,7 +132,7 @@ def method_name(content: Mapping[str, Any]) -> str:
     from fedkin.methods import METHODS
 
     base = str(content.get("label", "")).split(",")[0]
-    kind = content.get("method", {}).get("class", "")
+    kind = str(content.get("method", {}).get("class", "")).rpartition(":")[2]
     names = [name for name, entry in METHODS.items() if entry.target.endswith(f":{kind}")]
     return base if base in names or ":" in base else next(iter(names), "")
 

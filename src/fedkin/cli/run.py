@@ -73,6 +73,7 @@ def command(words: list[str]) -> int:
         model=flags.model.model,
         model_options=settings.chosen(flags, "model"),
         head=flags.model.head,
+        task=settings.task(flags),
         training=flags.training,
         out=flags.output.out,
         fresh=flags.output.fresh,

@@ -64,6 +64,19 @@ class ModelFlags:
 
 
 @dataclass(frozen=True)
+class TaskFlags:
+    task: str | None = None
+    """classification, regression, multilabel, or your own as file.py:Class; by default what the data has."""
+    metrics: tuple[str, ...] = ()
+    """Metrics to compute. Classification: accuracy, balanced_accuracy, f1, auc, log_loss, calibration_error.
+    Regression: rmse, mae, r2."""
+    headline: str | None = None
+    """The metric that results are judged by; by default the first of --metrics."""
+    class_weights: tuple[float, ...] = ()
+    """Weight of each class in the training loss; by default all the same."""
+
+
+@dataclass(frozen=True)
 class ConfigFlags:
     config: Path | None = None
     """Read settings from this file: a .toml, or the config.json of an earlier run. Flags win over the file."""
@@ -139,6 +152,7 @@ def parts(words: Sequence[str], config: Config) -> list[Part]:
         Part("data", DataFlags(), "data"),
         *own("data", "data"),
         *own("partition", "data"),
+        Part("task", TaskFlags(), "task"),
         Part("model", ModelFlags(), "training"),
         *own("model", "training"),
         Part("training", Training(), "training"),
@@ -208,3 +222,13 @@ def ray_cluster(wanted: bool, address: str = "", workers: int = 0) -> contextlib
     from fedkin.engine.ray import cluster
 
     return cluster(address, workers)
+
+
+def task(flags: Any) -> Any:
+    """The task that the flags ask for; None: what the data has."""
+    from fedkin.task import task as by_name
+
+    asked = {k: v for k, v in dataclasses.asdict(flags.task).items() if v and k != "task"}
+    if flags.task.task is None and not asked:
+        return None
+    return by_name(flags.task.task or "classification", **asked)

@@ -169,6 +169,7 @@ def _trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
                     model=flags.model.model,
                     model_options=settings.chosen(flags, "model"),
                     head=flags.model.head,
+                    task=settings.task(flags),
                     training=plan.settings,
                     out=None if out is None else inside(out, f"trial-{index + 1}", f"seed-{seed}"),
                     fresh=flags.output.fresh,

@@ -157,7 +157,7 @@ def _method(name: str, runs: list[Run], books: list[_Book], methods: int) -> dic
     first = books[0]
     return {
         "name": name,
-        "class": runs[0].config.get("method", {}).get("class", ""),
+        "class": str(runs[0].config.get("method", {}).get("class", "")).rpartition(":")[2],
         "parameters": {k: v for k, v in runs[0].config.get("method", {}).items() if k != "class"},
         "sees_test": bool(runs[0].config.get("sees_test")),
         "command": _command(runs[0].config),
