@@ -320,7 +320,7 @@ def test_flags_are_grouped_and_every_one_is_explained(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = call("run", "fedprox", "--data", "synthetic", "--partition", "primary_secondary", "--help")
     headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert headings == ["method (fedprox):", "data:", "training:", "run:", "output:"]
+    assert headings == ["method (fedprox):", "data:", "task:", "training:", "run:", "output:"]
     lines = out.splitlines()
     for i, line in enumerate(lines):
         if line.startswith("  --"):
