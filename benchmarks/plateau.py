@@ -1,10 +1,10 @@
 """Is FedAvg close to its plateau at the sizes of scale desk and of the leaderboard?
 
-    python benchmarks/plateau.py [--workers N] [--out FOLDER]
+    python benchmarks/plateau.py [NAME ...] [--workers N] [--out FOLDER]
 
 Runs FedAvg for twice the rounds of each setting, one seed, and writes docs/results/plateau.md: its accuracy after the
-rounds that the experiments have, and the best mean over three neighboring measurements of the longer run. Results are
-stored with the other cells.
+rounds that the experiments have, and the best mean over three neighboring measurements of the longer run. Names (parts
+of them suffice) choose settings to run now; the page has all that are stored with the other cells.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def row(name: str, setting: Setting, curve: dict[str, list[float]]) -> list[str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/plateau"))
     flags = parser.parse_args()
@@ -66,7 +67,8 @@ def main() -> None:
     def told(done: int, total: int, label: str) -> None:
         print(f"{done} of {total} {label}", flush=True)
 
-    failed = run_all(list(jobs.values()), flags.out, cells, keep=keep, workers=flags.workers, on_progress=told)
+    chosen = [job for name, job in jobs.items() if not flags.names or any(part in name for part in flags.names)]
+    failed = run_all(chosen, flags.out, cells, keep=keep, workers=flags.workers, on_progress=told)
     rows = [
         row(name, job.setting, result["kept"]["curve"])
         for name, job in jobs.items()

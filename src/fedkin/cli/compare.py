@@ -19,7 +19,8 @@ Run several methods on the same clients, over seeds, and compare each client wit
 `local`).
 
 METHOD is a name from `fedkin list methods`, or your own as file.py:Class. A method's fields follow its name:
-fedprox,mu=0.1"""
+
+fedkin compare local fedavg fedprox,mu=0.1 fedprox,mu=1"""
 
 # Where the terminal is too narrow, the last of these are left out; --wide shows all.
 IMPORTANCE = (
@@ -60,11 +61,7 @@ def command(words: list[str]) -> int:
         method(label)
     flags, extra = parsing.parse(
         rest,
-        [
-            *settings.parts(rest, config),
-            Part("compared", CompareFlags(), "run"),
-            Part("table", TableFlags(), "output"),
-        ],
+        settings.parts(rest, config, run=CompareFlags(), output=TableFlags()),
         "fedkin compare METHOD METHOD …",
         ABOUT,
         config.values,
@@ -73,14 +70,14 @@ def command(words: list[str]) -> int:
         raise UserError(f"'{extra[0]}' is not expected here: all METHODs come first, then flags with their values.")
     if not names:
         raise UserError("compare needs at least one METHOD, such as: fedkin compare local fedavg fedprox,mu=0.1")
-    if flags.compared.seeds < 1:
-        raise UserError(f"--seeds {flags.compared.seeds}: at least one seed is needed.")
-    _check_labels(names, flags.table.name)
+    if flags.own_run.seeds < 1:
+        raise UserError(f"--seeds {flags.own_run.seeds}: at least one seed is needed.")
+    _check_labels(names, flags.own_output.name)
     made = run(names, flags)
     if flags.output.json:
         print(json.dumps(made.to_json(), indent=2))
         return 0
-    show(made, wide=flags.table.wide)
+    show(made, wide=flags.own_output.wide)
     out = flags.output.out
     if out is None:
         print("Nothing was kept: add --out DIR to keep the runs, the tables and a report.")
@@ -110,16 +107,16 @@ def run(names: list[str], flags: Any) -> Comparison:
         f"{flags.data.data}, {federation.description['partition']}{f' ({chosen})' if chosen else ''}, "
         f"clients {len(federation)}, rounds {options.rounds}, participation {options.participation:g}, "
         f"lr {flags.training.lr:g}, epochs {flags.training.epochs}, batch {flags.training.batch_size}, "
-        f"seeds {flags.compared.seeds}; mean pairwise KLD {federation.mean_kld:.2f}"
+        f"seeds {flags.own_run.seeds}; mean pairwise KLD {federation.mean_kld:.2f}"
     )
     with settings.ray_cluster(options.engine == "ray", options.ray_address, options.workers):
         return comparison.compare(
             names,
             lambda seed: federation if seed == options.seed else settings.federation(flags, seed),
-            seeds=flags.compared.seeds,
+            seeds=flags.own_run.seeds,
             first_seed=options.seed,
             out=flags.output.out,
-            names=dict(zip(names, flags.table.name)),
+            names=dict(zip(names, flags.own_output.name)),
             setting=about,
             tracker=lambda label: settings.trackers(flags.output, label, Console(stderr=True)),
             model=flags.model.model,

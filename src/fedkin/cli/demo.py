@@ -21,7 +21,7 @@ class DemoFlags:
 
 def command(words: list[str]) -> int:
     about = (
-        "Compare seven methods on scikit-learn's digits, spread over 20 clients that are unlike, and write a report. "
+        "Compare seven methods on scikit-learn's digits, spread over 20 clients whose data differ, and write a report. "
         "It takes under a minute."
     )
     flags, extra = parsing.parse_one(words, DemoFlags(), "fedkin demo", about)

@@ -6,6 +6,7 @@ import argparse
 import ast
 import dataclasses
 import inspect
+import re
 import shutil
 import textwrap
 import typing
@@ -170,7 +171,10 @@ class _Formatter(argparse.HelpFormatter):
         return super()._format_action_invocation(action)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "\n\n".join(textwrap.fill(paragraph, width) for paragraph in text.split("\n\n"))
+        return "\n\n".join("\n".join(self._split_lines(paragraph, width)) for paragraph in text.split("\n\n"))
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # --batch-size stays whole
 
 
 def _add(group: Any, flag: str, kind: Any, default: Any, about: str) -> None:
@@ -215,7 +219,7 @@ def _text(value: Any) -> str:
         return " ".join(map(str, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}".replace("e+0", "e") if isinstance(value, float) else str(value)
+    return re.sub(r"e\+0*", "e", f"{value:g}") if isinstance(value, float) else str(value)
 
 
 def _dashed(word: str) -> str:

@@ -58,14 +58,14 @@ def command(words: list[str]) -> int:
     default = method(name, **fields)
     flags, extra = parsing.parse(
         rest,
-        [Part("method", default, f"method ({name})"), *settings.parts(rest, config), Part("own", NameFlag(), "output")],
+        [Part("method", default, f"method ({name})"), *settings.parts(rest, config, output=NameFlag())],
         f"fedkin run {label}",
         (inspect.getdoc(inspect.getmodule(type(default))) or "").split("\n\n")[0],
         config.values,
     )
     if extra:
         raise UserError(f"'{extra[0]}' is not expected here: METHOD comes first, then flags with their values.")
-    shown = flags.own.name or label
+    shown = flags.own_output.name or label
     federation = settings.federation(flags, flags.options.seed)
     result = run(
         flags.method,

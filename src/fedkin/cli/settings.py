@@ -120,8 +120,11 @@ ABOUT = {
 }
 
 
-def parts(words: Sequence[str], config: Config) -> list[Part]:
-    """The flags of every run, with the options of the data, partition and model that are named."""
+def parts(words: Sequence[str], config: Config, *, run: Any = None, output: Any = None) -> list[Part]:
+    """The flags of every run, with the options of the data, partition and model that are named.
+
+    `run` and `output` are further flags of a command, for these groups.
+    """
     from fedkin.data import DATASETS, DEFAULT_MODEL, default_partition
     from fedkin.data.partition import PARTITIONS
     from fedkin.engine.options import Options
@@ -157,7 +160,9 @@ def parts(words: Sequence[str], config: Config) -> list[Part]:
         *own("model", "training"),
         Part("training", Training(), "training"),
         Part("config", ConfigFlags(), "run"),
+        *([Part("own_run", run, "run")] if run is not None else []),
         Part("options", Options(), "run"),
+        *([Part("own_output", output, "output")] if output is not None else []),
         Part("output", OutputFlags(), "output"),
     ]
 

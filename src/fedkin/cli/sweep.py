@@ -19,7 +19,9 @@ Run a method with every combination of the values in --grid, and choose the best
 models on the clients' validation examples, after the last round. Test examples play no part in the choice; the test
 accuracy of the chosen combination is printed at the end, with the command to run it.
 
-A grid names fields of the method or of the training: --grid mu=0.1,1 --grid lr=0.01,0.05"""
+A grid names fields of the method or of the training:
+
+fedkin sweep fedprox --grid mu=0.1,1 --grid lr=0.01,0.05"""
 
 
 @dataclass(frozen=True)

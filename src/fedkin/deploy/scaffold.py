@@ -13,16 +13,16 @@ VERSIONS = "flwr>=1.41,<1.42"
 
 @dataclass(frozen=True)
 class Init:
-    """An app for Flower, a file for each site, and the commands to start them."""
+    """Write an app for Flower, a file for each site, and the commands to start them."""
 
     folder: Path
     """A new folder."""
     method: str = "fedcedar"
     """Method to run (see `fedkin list methods`)."""
     clients: tuple[str, ...] = ("north", "south", "west")
-    """Names of the sites; each is one client, for ever."""
+    """Names of the sites. Each site is one client."""
     data: str = "digits"
-    """A built-in data set to try things with: each site gets its part. Sites then name their own files."""
+    """Built-in data set to try things with; each site gets a part of it. Sites name their own files later."""
     rounds: int = 3
     """Rounds of communication."""
     superlink: str = "127.0.0.1:8000"

@@ -205,15 +205,15 @@ def run_one(one: Job, out: Path) -> None:
 
 
 def method_of(label: str, federation: Any) -> Any:
-    """A method by its label. `oracle-groups` and FedCEDAR's `nodes` get from the federation what no server knows."""
-    from fedkin.experiments.groups import OracleGroups, by_kld
+    """A method by its label. DC-PFL's `oracle` and FedCEDAR's `nodes` get from the federation what no server knows."""
+    from fedkin.experiments.federations import by_kld
     from fedkin.methods import method
     from fedkin.results.comparison import parse
 
     name, options = parse(label)
-    if name == "oracle-groups":
-        start = options.pop("start", 0)
-        return OracleGroups(by_kld(federation.counts, **options), start)
+    if "oracle" in options:  # share:0.8 or count:2
+        how, _, value = options["oracle"].partition(":")
+        options["oracle"] = by_kld(federation.counts, **{how: json.loads(value)})
     if options.get("nodes") is True:
         assert federation.groups is not None
         options["nodes"] = tuple(federation.groups.tolist())

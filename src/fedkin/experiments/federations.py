@@ -120,3 +120,21 @@ def draws(data: str, partition: str, options: tuple[Any, ...], clients: int, see
     return tuple(
         mean_kld(scheme(labels, clients, seed * DRAWS + draw).counts(labels, source.classes)) for draw in range(DRAWS)
     )
+
+
+def by_kld(counts: Ints, *, share: float | None = None, count: int | None = None) -> tuple[int, ...]:
+    """The group of each client, by an oracle that knows the labels (DC-PFL, fig. 2 and 3): average linkage on the
+    pairwise KLD of label histograms [clients, classes], cut at a share of the tree's height (1: one group) or into
+    `count` groups."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    from fedkin.maths.divergence import pairwise_kld
+
+    tree = linkage(squareform(pairwise_kld(counts), checks=False), "average")
+    if count is not None:
+        labels = fcluster(tree, count, "maxclust")
+    else:
+        assert share is not None
+        labels = fcluster(tree, share * tree[-1, 2], "distance")
+    return tuple(int(label) - 1 for label in labels)

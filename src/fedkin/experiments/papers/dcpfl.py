@@ -61,6 +61,7 @@ SIZES = (
     "batch 16, rate 0.05; measured every second round."
 )
 EVERY = "tau={epochs}"  # a round is the local work between two aggregations
+GROUPS = f"dcpfl-nodc,{EVERY},layerwise=false"  # FedAvg inside fixed groups
 METHODS = {
     "Standalone": "local",
     "FedAvg": "fedavg",
@@ -202,7 +203,7 @@ ITEMS: dict[str, Item] = {
             Cell(
                 f"γ̃ = {gamma}",
                 level,
-                f"oracle-groups,share={gamma}",
+                f"{GROUPS},oracle=share:{gamma}",
                 *(sizes("CIFAR-10", level) if level == "High" else (setting("CIFAR-10", level), None)),
             )
             for gamma in (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -225,8 +226,8 @@ ITEMS: dict[str, Item] = {
             Cell(row, "CIFAR-10 High", method, *sizes("CIFAR-10", "High"))
             for row, method in (
                 ("FedAvg", "fedavg"),
-                ("group-based", "oracle-groups,share=0.8"),
-                ("naive dynamic", "oracle-groups,count=2,start=50"),
+                ("group-based", f"{GROUPS},oracle=share:0.8"),
+                ("naive dynamic", f"{GROUPS},oracle=count:2,split_after=50"),
             )
         ),
         {"accuracy": measures.personal},

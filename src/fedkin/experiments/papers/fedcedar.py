@@ -56,6 +56,7 @@ METHODS = {
     "AS-3": "fedcedar-as3",
     "FedCEDAR": "fedcedar",
     "FedCEDAR soft (ours)": "fedcedar-soft",
+    "FedCEDAR memory (ours)": "fedcedar-memory",
 }
 PAPER = {  # tables 1 and 2, accuracy in %
     "FedAvg": (96.77, 91.02, 82.65, 81.04, 68.93, 59.85),
@@ -74,7 +75,7 @@ PAPER = {  # tables 1 and 2, accuracy in %
 
 BASELINES = ("FedAvg", "FedProx", "Per-FedAvg", "pFedMe", "pFedBayes", "SFL", "IFCA", "FedSem")
 ABLATIONS = ("AS-1", "AS-2", "AS-3")
-OURS = ("FedCEDAR soft (ours)",)
+OURS = ("FedCEDAR soft (ours)", "FedCEDAR memory (ours)")
 BOTH = {"accuracy": measures.personal, "received": measures.received}
 
 
@@ -157,6 +158,7 @@ ITEMS: dict[str, Item] = {
             *best_of("IFCA", ("FedCEDAR",), COLUMNS[:1], *BOTH),
             *best_of("pFedBayes", BASELINES[:4] + BASELINES[5:], COLUMNS[2:]),
             *best_of("FedCEDAR", ("FedAvg fine-tuned (ours)",), COLUMNS, ours=True),
+            *best_of("FedCEDAR memory (ours)", ("FedCEDAR",), COLUMNS, *BOTH, ours=True),
         ),
         draw.bars,
         notes="The paper does not say which model it evaluates. `accuracy` is that of the model a client uses (after "

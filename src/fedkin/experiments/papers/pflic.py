@@ -65,8 +65,8 @@ METHODS = {
     "one-shot-1": "clustered-sampling",
     "one-shot-2": "clustered-sampling-2",
     "IFCA": "ifca",
-    "PFLIC": "pflic,restarts=1,reseed_empty=false",  # as printed
-    OURS: "pflic,restarts=3,reseed_empty=true",
+    "PFLIC": "pflic",
+    OURS: "pflic-restarts",
 }
 ROUNDS = {  # table 4
     "FedAvg": ((46, 92, 279), (10, 31, 176), (10, 34, 176), (15, 71, 245), (4, 10, 123)),
