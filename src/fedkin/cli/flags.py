@@ -36,7 +36,8 @@ class Setting:
     categorical: tuple[str, ...] = ()
     """Own data: columns of numbers that stand for categories; columns of text always do."""
     missing: tuple[str, ...] = ()
-    """Own data: cells that mean "not known", beside empty ones, ?, NA and NaN."""
+    """Own data: cells that mean "not known", in all columns (unknown) or in one (chol=0), beside empty ones, ?, NA and
+    NaN."""
     decimal: Literal["auto", ".", ","] = "auto"
     """Own data: the decimal mark, where the files do not tell."""
     ordered: bool = False
