@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedkin.cli import config as configs
 from fedkin.cli import flags as parsing
 from fedkin.cli import settings
-from fedkin.cli.flags import Part, UserError
+from fedkin.cli.flags import UserError
 
 if TYPE_CHECKING:
     from fedkin.results.comparison import Comparison
