@@ -75,3 +75,14 @@ def test_a_file_that_is_cut_short(real_data, tmp_path):
         (tmp_path / file).write_text(text if "va" not in file else text[: len(text) // 2 + 40])
     with pytest.raises(ValueError, match=r"processed\.va\.data"):
         load("heart", tmp_path)
+
+
+def test_new_patients_are_read_as_the_old_ones(real_data, tmp_path):
+    fed = federate("heart", data_dir=real_data(*FILES))
+    names = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,disease\n"
+    text = (real_data() / FILES[2]).read_text()
+    (tmp_path / "new.csv").write_text(names + text)
+    with pytest.raises(ValueError, match="the label is none of the 2 known classes"):  # it is a number there
+        fed.preprocessing.labels(tmp_path / "new.csv")
+    own = np.flatnonzero(load("heart", real_data()).group == 2)
+    np.testing.assert_array_equal(fed.preprocessing.transform(tmp_path / "new.csv", "switzerland"), fed.arrays.x[own])

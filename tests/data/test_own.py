@@ -430,6 +430,13 @@ def test_from_frame_refuses():
         from_frame(made, label="sick", client="hospital")
     with pytest.raises(ValueError, match="no examples"):
         from_frame(frame()[:0], label="sick")
+    made = frame()
+    made["when"] = made["age"].astype("datetime64[ns]")
+    with pytest.raises(ValueError, match="column 'when': the client is neither a number nor a text"):
+        from_frame(made, label="sick", client="when")
+    made.columns = ["age", "age", *made.columns[2:]]
+    with pytest.raises(ValueError, match="the frame has a column name twice"):
+        from_frame(made, label="sick")
 
 
 def test_parquet_is_read_as_a_frame(tmp_path):

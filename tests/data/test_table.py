@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedkin.data import from_file, from_folder, from_frame
 from fedkin.data.federation import federate
 from fedkin.data.preprocess import Preprocessing
-from fedkin.data.table import decimal_evidence, is_number, to_number
+from fedkin.data.table import decimal_evidence, is_number, plain_numbers, to_number
 
 
 def read(tmp_path, text: str | bytes, name: str = "a.csv", **options):
@@ -88,7 +88,7 @@ def test_number_formats(cell, decimal, value):
 
 
 @pytest.mark.parametrize("cell", ["", "a", "1a", "1,5", "12,34", "0,123", "1.2.3", "1_000", "inf", "nan", "0x1F", "e5",
-                                  ".", "-", "1 2", "١٢", "1e", "--1", "1e9999", "12 %"])  # fmt: skip
+                                  ".", "-", "1 2", "١٢", "1e", "--1", "1e9999", "12 %", "1e999"])  # fmt: skip
 def test_what_is_no_number(cell):
     assert np.isnan(to_number(cell, "."))
 
@@ -100,6 +100,14 @@ def test_every_number_python_writes_is_read_back(value):
     assert to_number(f"{value:,.3f}", ".") == float(f"{value:.3f}")
     german = f"{value:,.3f}".translate(str.maketrans(",.", ".,"))
     assert to_number(german, ",") == float(f"{value:.3f}")
+
+
+@given(st.lists(st.text("0123456789+-.eE?", max_size=6), min_size=1, max_size=5))
+@example(["1e999", "5.", ".5", "+1"])
+def test_a_column_at_once_is_the_same_as_cell_by_cell(cells):
+    at_once = plain_numbers(cells)
+    if at_once is not None:
+        np.testing.assert_array_equal(at_once, [to_number(cell, ".") for cell in cells])
 
 
 def test_what_tells_a_decimal_comma():
@@ -136,6 +144,13 @@ def test_missing_cells(tmp_path):
     x = read(tmp_path, text, missing=["-9", "Unknown"]).x[:, 0]
     assert x[[0, -1]].tolist() == [1, 2]
     assert np.isnan(x[1:-1]).all()
+
+
+def test_missing_cells_of_one_column(tmp_path):
+    x = read(tmp_path, "p,q,y\n0,0,0\n0.0,1,1\n2,-9,0\n", missing=["p=0", "-9"]).x
+    np.testing.assert_array_equal(x, [[np.nan, 0], [np.nan, 1], [2, np.nan]])
+    with pytest.raises(ValueError, match="missing names a column 'r'; no file has it"):
+        read(tmp_path, "p,y\n0,0\n", missing="r=0")
 
 
 def test_a_text_among_numbers_is_a_mistake_until_the_column_is_called_categorical(tmp_path):

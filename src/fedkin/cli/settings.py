@@ -33,7 +33,8 @@ class DataFlags:
     categorical: tuple[str, ...] = ()
     """Own data: names of number columns that stand for categories. Text columns always do."""
     missing: tuple[str, ...] = ()
-    """Own data: further cell values that mean "not known", besides empty cells, ?, NA and NaN."""
+    """Own data: further cells that mean "not known", in all columns (unknown) or in one (chol=0), besides empty cells,
+    ?, NA and NaN."""
     decimal: Literal["auto", ".", ","] = "auto"
     """Own data: the decimal mark, if the files do not make it clear."""
     ordered: bool = False

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.data.table import LARGEST, MISSING, Cells, Problems, Table, decimal_evidence, is_number, to_number
+from fedkin.data.table import (
+    LARGEST,
+    MISSING,
+    Cells,
+    Problems,
+    Table,
+    decimal_evidence,
+    plain_numbers,
+    to_number,
+)
 
 Floats = NDArray[np.float64]
 Decimal = Literal["auto", ".", ","]
@@ -29,10 +39,11 @@ class Reading:
     missing: tuple[str, ...] = ()
     decimal: Decimal = "auto"
 
-    @property
-    def _missing(self) -> frozenset[str]:
-        given = {token.strip() for token in self.missing}
-        return MISSING | {t.casefold() for t in given} | {level_of(t, ".") for t in given if is_number(t, ".")}
+    def missing_in(self, column: str) -> frozenset[str]:
+        """Cells of this column that mean "not known". `missing` names them for all columns, or for one: chol=0."""
+        parts = [token.strip().rpartition("=") for token in self.missing]
+        given = {token.strip() for name, _, token in parts if name.strip() in ("", column)}
+        return MISSING | {t.casefold() for t in given} | {level_of(t, ".") for t in given}
 
 
 @dataclass(frozen=True)
@@ -72,44 +83,60 @@ def level_order(level: str) -> tuple[float, str]:
 class _Read:
     """One column of one table: a number where there is one, a level otherwise."""
 
+    cells: Cells
     values: Floats
     missing: NDArray[np.bool_]
-    levels: list[str]
+    decimal: str
+
+    @cached_property
+    def levels(self) -> list[str]:
+        if isinstance(self.cells, np.ndarray):
+            return [_number_level(v) if np.isfinite(v) else "" for v in self.cells.tolist()]
+        known = {cell: level_of(cell, self.decimal) for cell in set(self.cells)}
+        return [known[cell] for cell in self.cells]
 
     @property
     def text(self) -> NDArray[np.bool_]:
         return ~self.missing & np.isnan(self.values)
 
 
-def _read(cells: Cells, decimal: str, reading: Reading) -> _Read:
-    tokens = reading._missing
+def _read(table: Table, name: str, reading: Reading, problems: Problems) -> _Read:
+    """A column as numbers and levels. The table remembers it, because it is asked for several times."""
+    key = (name, reading)
+    if key not in table.cache:
+        decimal = _decimal(table, reading, problems)
+        table.cache[key] = _read_cells(table.columns[name], decimal, reading.missing_in(name))
+    made: _Read = table.cache[key]
+    return made
+
+
+def _read_cells(cells: Cells, decimal: str, missing: frozenset[str]) -> _Read:
+    codes = [value for value in (to_number(token, ".") for token in missing) if not np.isnan(value)]
     if isinstance(cells, np.ndarray):
-        finite = np.where(np.isinf(cells), np.nan, cells)
-        levels = ["" if np.isnan(v) else _number_level(v) for v in finite.tolist()]
-        missing = np.isnan(cells) | np.array([level in tokens for level in levels], bool)
-        return _Read(np.where(missing, np.nan, finite), missing, levels)
-    known: dict[str, tuple[float, str, bool]] = {}
-    for cell in set(cells):
-        value = to_number(cell, decimal)
-        level = cell if np.isnan(value) else _number_level(value)
-        gone = cell.casefold() in tokens or level in tokens
-        known[cell] = (np.nan if gone else value, level, gone)
-    found = [known[cell] for cell in cells]
-    values = np.array([f[0] for f in found], float)
-    return _Read(values, np.array([f[2] for f in found], bool), [f[1] for f in found])
+        values = np.where(np.isinf(cells), np.nan, cells)
+        gone = np.isnan(cells) | np.isin(values, codes)
+    else:
+        plain = plain_numbers(cells) if decimal == "." else None
+        if plain is None:
+            known = {cell: to_number(cell, decimal) for cell in set(cells)}
+            plain = np.array([known[cell] for cell in cells], np.float64)
+        values = plain
+        empty = {cell for cell in set(cells) if cell.casefold() in missing}
+        gone = np.array([cell in empty for cell in cells], bool) | np.isin(values, codes)
+    return _Read(cells, np.where(gone, np.nan, values), gone, decimal)
 
 
 def _decimal(table: Table, reading: Reading, problems: Problems) -> str:
-    """What this file writes its numbers with."""
+    """What this file writes its numbers with. Trouble with that is reported once."""
     if reading.decimal != "auto":
         return reading.decimal
+    key = ("decimal", reading)
+    if key in table.cache:
+        return str(table.cache[key])
     found: dict[str, list[str]] = {}
     for name, cells in table.columns.items():
-        if name in reading.ignore or isinstance(cells, np.ndarray):
-            continue
-        told = [cell for cell in cells if cell.casefold() not in MISSING]
-        if 2 * sum(map(is_number, told)) >= len(told):
-            for mark in decimal_evidence(told):
+        if name not in reading.ignore and not isinstance(cells, np.ndarray):
+            for mark in decimal_evidence(cells):
                 found.setdefault(mark, []).append(name)
     if "." in found and "," in found:
         problems.add(
@@ -124,17 +151,17 @@ def _decimal(table: Table, reading: Reading, problems: Problems) -> str:
             source=table.source,
             column=found["unclear"][0],
         )
-    return "," if "," in found else "."
+    table.cache[key] = "," if "," in found else "."
+    return str(table.cache[key])
 
 
 # ---- columns
 def infer(tables: Sequence[Table], reading: Reading, problems: Problems) -> tuple[Column, ...]:
     """The columns that all tables share, in the order of the first table. Levels are those of all examples."""
     _check_names(tables, reading, problems)
-    decimals = [_decimal(table, reading, problems) for table in tables]
     out = []
     for name in _shared(tables, reading, problems):
-        read = [_read(table.columns[name], mark, reading) for table, mark in zip(tables, decimals)]
+        read = [_read(table, name, reading, problems) for table in tables]
         out.append(_column(name, tables, read, reading, problems))
     if tables and not out and not problems.lines:
         problems.add(f"there is no column beside '{reading.label}' to learn from", source=tables[0].source)
@@ -149,6 +176,9 @@ def _check_names(tables: Sequence[Table], reading: Reading, problems: Problems) 
                 problems.add(f"'{name}' is the label; it cannot be in {option} too")
             elif tables and name not in there:
                 problems.add(f"{option} names a column '{name}'; no file has it")
+    for name in (token.rpartition("=")[0].strip() for token in reading.missing):
+        if tables and name and name not in there:
+            problems.add(f"missing names a column '{name}'; no file has it")
     if both := set(reading.ignore) & set(reading.categorical):
         problems.add(f"'{min(both)}' is in ignore and in categorical; name it once")
 
@@ -230,13 +260,12 @@ def _check_case(name: str, tables: Sequence[Table], read: Sequence[_Read], probl
 
 def codes(table: Table, columns: Sequence[Column], reading: Reading, problems: Problems) -> Floats:
     """[examples, columns]: numbers, or indexes of levels; NaN where a cell is missing or its level is unknown."""
-    decimal = _decimal(table, reading, problems)
     out = np.full((len(table), len(columns)), np.nan)
     for k, column in enumerate(columns):
         if column.name not in table.columns:
             problems.add(f"there is no column '{column.name}'", source=table.source)
             continue
-        read = _read(table.columns[column.name], decimal, reading)
+        read = _read(table, column.name, reading, problems)
         if column.kind == "category":
             index = {level: float(i) for i, level in enumerate(column.levels)}
             out[:, k] = [np.nan if gone else index.get(level, np.nan) for level, gone in zip(read.levels, read.missing)]
@@ -269,7 +298,7 @@ def labels(
     for table in tables:
         if name in table.unusable:
             problems.add("the label is neither a number nor a text", source=table.source, column=name)
-    read = [_read(table.columns[name], _decimal(table, reading, Problems()), reading) for table in usable]
+    read = [_read(table, name, reading, problems) for table in usable]
     for table, r in zip(usable, read):
         if r.missing.any():
             problems.add("the label is missing; fill it in or remove the row", source=table.source, column=name,

@@ -22,8 +22,8 @@ _COLUMNS = (
 )  # fmt: skip
 _TARGET = "num"  # 0: healthy; 1 to 4: how severe the disease is
 _CATEGORIES = ("sex", "cp", "fbs", "restecg", "exang", "slope", "thal")
-_NEVER_ZERO = ("trestbps", "chol")  # a blood pressure or cholesterol of 0 was not measured
-READING = Reading(label="disease", categorical=_CATEGORIES)
+_NOT_MEASURED = ("trestbps=0", "chol=0")  # nobody has a blood pressure or cholesterol of 0
+READING = Reading(label="disease", categorical=_CATEGORIES, missing=_NOT_MEASURED)
 
 
 def load(folder: str | Path | None = None) -> Arrays:
@@ -42,9 +42,6 @@ def load(folder: str | Path | None = None) -> Arrays:
     columns = infer(tables, READING, problems)
     x = np.concatenate([codes(table, columns, READING, problems) for table in tables])
     problems.check(str(place))
-    for name in _NEVER_ZERO:
-        cells = x[:, _COLUMNS.index(name)]
-        cells[cells == 0] = np.nan
     return Arrays(
         x,
         disease.astype(np.int64),

@@ -282,6 +282,8 @@ def from_table(table: Table, client: Any, reading: Reading, task: Task, ordered:
             near = difflib.get_close_matches(str(name), table.columns, n=1)
             problems.add(f"{option}='{name}': there is no such column" + (f"; there is '{near[0]}'" if near else ""),
                          source=table.source)  # fmt: skip
+    if client in table.unusable:
+        problems.add("the client is neither a number nor a text", source=table.source, column=client)
     if not len(table):
         problems.add("there are no examples in it", source=table.source)
     problems.check(table.source)

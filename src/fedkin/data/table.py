@@ -66,6 +66,8 @@ class Table:
     """Row number of each example, as a spreadsheet shows it (the header is row 1)."""
     unusable: tuple[str, ...] = ()
     """Columns that hold neither numbers nor texts, such as dates or lists."""
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What was read from the cells."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -111,6 +113,8 @@ def from_frame(frame: Any, source: str = "the frame") -> Table:
     """A pandas `DataFrame`. Row numbers are positions from 0."""
     columns: dict[str, Cells] = {}
     unusable = []
+    if len({str(name) for name in frame.columns}) < len(frame.columns):
+        raise DataError(f"{source} has a column name twice.")
     for name in frame.columns:
         series = frame[name]
         kind = getattr(series.dtype, "kind", "O")
@@ -290,18 +294,35 @@ def to_number(cell: str, decimal: str) -> float:
         return np.nan
     for mark in (*_SPACES, "," if decimal == "." else "."):
         cell = cell.replace(mark, "")
-    return float(cell.replace(",", "."))
+    value = float(cell.replace(",", "."))
+    return np.nan if np.isinf(value) else value
 
 
-def decimal_evidence(cells: Iterable[str]) -> set[str]:
-    """What these cells tell of how a file writes numbers: 1.5 and 1,234.5 have a decimal point, 1,5 and 1.234,5 a
-    decimal comma; 1,234 is "unclear"."""
+def plain_numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
+    """All cells at once, NaN for empty ones and ?; None where a cell is anything but digits, sign, point, exponent."""
+    if not set("".join(cells)) <= set("0123456789+-.eE?"):
+        return None
+    texts = np.array(cells, dtype=str)
+    texts = np.where((texts == "") | (texts == "?"), "nan", texts)
+    try:
+        values = texts.astype(np.float64)
+    except ValueError:
+        return None
+    return np.where(np.isinf(values), np.nan, values)
+
+
+def decimal_evidence(cells: Sequence[str]) -> set[str]:
+    """What a column tells of how a file writes numbers: 1.5 and 1,234.5 have a decimal point, 1,5 and 1.234,5 a decimal
+    comma; 1,234 is "unclear". A column of texts tells nothing."""
+    distinct = {cell for cell in set(cells) if cell.casefold() not in MISSING}
     found = set()
-    for cell in set(cells):
-        if "." in cell or "," in cell:
+    for cell in distinct:
+        if "." not in found and "." in cell and is_number(cell, ".") and not is_number(cell, ","):
+            found.add(".")
+        elif "," in cell or cell.count(".") > 1:
             as_point, as_comma = is_number(cell, "."), is_number(cell, ",")
-            if as_point and as_comma:
-                found |= {"unclear"} if "," in cell else set()
-            elif as_point or as_comma:
-                found.add("." if as_point else ",")
+            if as_point or as_comma:
+                found.add("unclear" if as_point and as_comma else "." if as_point else ",")
+    if found and plain_numbers(cells) is None and 2 * sum(map(is_number, distinct)) < len(distinct):
+        return set()
     return found

@@ -11,8 +11,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Keys:
-    """Make a CA, a certificate for the superlink and a key for each site, to try TLS with. In production, sites make their
-    own keys."""
+    """Make a CA, a certificate for the superlink and a key for each site, to try TLS with. In production, sites make
+    their own keys."""
 
     folder: Path
     """The folder that `fedkin deploy init` made."""
