@@ -132,10 +132,10 @@ def test_every_method_and_panel_is_drawn(opened, address):
 @pytest.mark.parametrize(
     ("method", "panels"),
     [
-        ("fedcedar", ["Clusters over rounds", "Graph between cluster centers", "Does it find kin?"]),
+        ("fedcedar", ["Clusters over rounds", "Graph between cluster centers", "Does it find similar clients?"]),
         ("pflic", ["Identities over rounds", "Participation and utility"]),
         ("pfedgat", ["Attention of each head"]),
-        ("dcpfl", ["Dendrogram and cut", "Loss, and what became of it", "Radius of curvature r(t)"]),
+        ("dcpfl", ["Dendrogram and cut", "Training loss and splits", "Radius of curvature r(t)"]),
     ],
 )
 def test_each_system_has_its_panels(opened, address, method, panels):
@@ -177,7 +177,7 @@ def test_the_round_can_be_moved_by_keyboard(opened, address):
         page.tab.keyboard.press("ArrowLeft")
     assert page.run("document.getElementById('round-said').textContent") == "Round 5 of 8"
     assert page.run("document.activeElement.id") == "round", "the focus stays"
-    for control in ("Method 1", "order by", "shade from the least to the most"):
+    for control in ("Method 1", "order by", "stretch colors to the range"):
         page.run(f"document.querySelector('#relation [data-control=\"{control}\"]').focus()")
         used = "dispatchEvent(new Event('change'))" if control == "order by" else "click()"
         page.run(f"document.activeElement.{used}")
@@ -192,7 +192,7 @@ def test_hover_and_arrow_keys_show_the_client(opened, address):
     expect(tip).to_be_visible()
     text = tip.text_content()
     assert "client 3" in text
-    assert "training rows" in text
+    assert "training examples" in text
     assert "hidden group" in text
     page.tab.mouse.move(2, 2)
     expect(tip).to_be_hidden()
@@ -364,18 +364,18 @@ def test_a_history_that_lacks_what_is_optional(opened, comparison, tmp_path):
         del config[part]
     (tmp_path / "config.json").write_text(json.dumps(config))
     page = opened(report.write([tmp_path]).as_uri())
-    for section, told in (
-        ("relation", "wrote no matrix"),
+    for section, text in (
+        ("relation", "recorded no mixing matrix"),
         ("clients", "no labels"),
-        ("made", "did not write down how"),
+        ("made", "No command was recorded"),
     ):
-        assert told in page.run(f"document.querySelector('#{section} .body').textContent")
+        assert text in page.run(f"document.querySelector('#{section} .body').textContent")
     (tmp_path / "history.jsonl").write_text(lines[0] + "\n")  # a run that has hardly begun
     page = opened(report.write([tmp_path]).as_uri())
-    assert "Nothing was measured yet" in page.run("document.querySelector('#result').textContent")
+    assert "No results yet" in page.run("document.querySelector('#result').textContent")
 
 
-def test_a_seed_that_is_not_finished_is_told_and_not_counted(opened, comparison, tmp_path):
+def test_a_seed_that_is_not_finished_is_named_and_not_counted(opened, comparison, tmp_path):
     folder = comparison / "fedavg" / "seed-0"
     lines = (folder / "history.jsonl").read_text().splitlines(keepends=True)
     for seed, last in ((0, 8), (1, 2)):
@@ -388,8 +388,8 @@ def test_a_seed_that_is_not_finished_is_told_and_not_counted(opened, comparison,
     page = opened(report.write([tmp_path]).as_uri())
     mean = np.mean(list(History.load(folder).values("personal", round=8).values()))
     assert rate(table(page, "#headline")[1][1]) == pytest.approx(mean, abs=6e-4)
-    told = page.run("document.getElementById('result').textContent")
-    assert "seed 1 is at round 2 of 8. What is not finished is not counted" in told
+    text = page.run("document.getElementById('result').textContent")
+    assert "seed 1 is at round 2 of 8. Unfinished runs are not counted" in text
 
 
 def test_a_hundred_clients_and_rounds_stay_light(opened, comparison, tmp_path):
@@ -425,6 +425,7 @@ def test_a_hundred_clients_and_rounds_stay_light(opened, comparison, tmp_path):
     assert 0 < spent["LayoutCount"] < 50
 
 
+@pytest.mark.timeout(1800)  # the last resort: it starts four processes, one after the other
 def test_watch_shows_a_run_while_it_goes_on(opened, spawn, tmp_path):
     out = tmp_path / "run"
     out.mkdir()

@@ -18,7 +18,7 @@ def test_report_of_a_comparison(capsys, comparison, tmp_path):
     code, out, _ = call(capsys, "report", comparison, "--out", tmp_path / "new" / "page.html")
     assert (code, out) == (0, f"Report: {tmp_path / 'new' / 'page.html'}\n")
     text = (tmp_path / "new" / "page.html").read_text()
-    assert "6 methods on digits, rotated clients" in text
+    assert "6 methods on digits, rotated partition" in text
     assert "wang2024rethinking" in text, "the papers of the methods are cited"
 
 
@@ -41,8 +41,8 @@ def test_figures(capsys, comparison, tmp_path):
         (["report"], "needs a folder"),
         (["watch"], "needs a folder"),  # one without a run is all right: it waits for it
         (["figures"], "needs a folder"),
-        (["report", "nowhere"], "nowhere is no folder"),
-        (["figures", "nowhere"], "nowhere is no folder"),
+        (["report", "nowhere"], "nowhere is not a folder"),
+        (["figures", "nowhere"], "nowhere is not a folder"),
         (["report", "."], "No run in ."),
         (["figures", "."], "No run in ."),
     ],

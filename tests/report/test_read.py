@@ -54,7 +54,7 @@ def test_every_client_and_round_is_there(comparison, data, start):
         after = history.values("personal", round=round)
         expected = after or history.values("personal", round=round, scope="participants")
         assert table[round - 1] == [pytest.approx(expected[c], abs=1e-5) for c in range(8)]
-    assert method(data, start)["swept"] == history.rounds("personal") == [3, 6, 8]
+    assert method(data, start)["evaluated"] == history.rounds("personal") == [3, 6, 8]
 
 
 @pytest.mark.parametrize("start", ["fedavg", "fedcedar", "pflic", "pfedgat", "dcpfl"])
@@ -66,8 +66,8 @@ def test_mixing_is_unpacked_to_what_was_written(comparison, data, start):
         for name, matrix in parts.items():
             for single in name.split(", "):
                 kept = packed["matrices"][frame["parts"][single]]
-                shown = [[w / read.FINE for w in kept["rows"][k]] for k in kept["of"]]
-                assert shown == [pytest.approx(line, abs=0.6 / read.FINE) for line in matrix]
+                shown = [[w / read.WEIGHT_SCALE for w in kept["rows"][k]] for k in kept["of"]]
+                assert shown == [pytest.approx(line, abs=0.6 / read.WEIGHT_SCALE) for line in matrix]
 
 
 def test_what_methods_report_is_there(data):
@@ -81,7 +81,7 @@ def test_what_methods_report_is_there(data):
         assert facts <= method(data, start)["facts"].keys(), start
 
 
-def test_clients_are_told_with_their_data(comparison, data):
+def test_clients_and_their_data_are_there(comparison, data):
     history, federation = history_of(comparison, "local"), data["federations"][0]
     for key, metric in (("train", "train_rows"), ("test", "test_rows"), ("labels", "labels"), ("group", "group")):
         values = history.values(metric, round=0, scope="")
@@ -127,9 +127,9 @@ def test_large_histories_are_thinned_and_keep_the_first_and_the_last():
 
 
 def test_folders_without_a_run_are_refused(tmp_path):
-    with pytest.raises(read.NoRun, match=r"No run in .*: the folder of a run holds config.json"):
+    with pytest.raises(read.NoRun, match=r"No run in .*: a run folder has a config.json"):
         page.build([tmp_path])
-    with pytest.raises(FileNotFoundError, match="is no folder"):
+    with pytest.raises(FileNotFoundError, match="is not a folder"):
         page.build([tmp_path / "nowhere"])
     (tmp_path / "config.json").write_text('{"name": "another program"}')
     (tmp_path / "history.jsonl").write_text("{}\n")

@@ -1,1 +1,4 @@
-"""What people look at: tables, figures for papers, and one page, live too. It reads only the history."""
+"""What people look at: tables, figures for papers, and an HTML page, also while a run goes on.
+
+Everything is made from config.json and history.jsonl.
+"""

@@ -1,4 +1,4 @@
-"""Figures for papers, in one style: readable in greyscale and by the color-blind, of a column's or a page's width."""
+"""Figures for papers, one column or one page wide. They are readable in grayscale and with color blindness."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedkin.report import page
-from fedkin.report.read import FINE
+from fedkin.report.read import WEIGHT_SCALE
 
 FORMATS = ("pdf", "png", "svg")
-# Okabe and Ito's, from dark to light; lines are told apart by their dashes and marks too
+# The palette of Okabe and Ito, from dark to light. Dashes and markers also distinguish the lines.
 COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -31,7 +31,7 @@ STYLE: dict[Any, Any] = {
     "lines.markersize": 3.5,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
-    "pdf.fonttype": 42,  # letters stay letters: journals refuse the other kind
+    "pdf.fonttype": 42,  # TrueType: many journals refuse the default, Type 3
     "svg.fonttype": "none",
     "svg.hashsalt": "fedkin",
     "figure.constrained_layout.use": True,
@@ -39,14 +39,14 @@ STYLE: dict[Any, Any] = {
 
 
 def write(paths: Sequence[str | Path], out: str | Path | None = None, format: str = "pdf") -> list[Path]:
-    """Every figure that these folders have data for; the same data give the same file."""
+    """Write every figure that these folders have data for. The same data give the same files."""
     import matplotlib
 
     if format not in FORMATS:
         raise ValueError(f"format='{format}' must be one of {', '.join(FORMATS)}.")
     data = page.build(paths)
-    place = Path(out) if out is not None else Path(paths[0]) / "figures"
-    place.mkdir(parents=True, exist_ok=True)
+    folder = Path(out) if out is not None else Path(paths[0]) / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
     drawings: dict[str, Callable[[], Any]] = {
         "learning": partial(learning, data),
         "gains": partial(gains, data),
@@ -62,8 +62,8 @@ def write(paths: Sequence[str | Path], out: str | Path | None = None, format: st
     with matplotlib.rc_context(STYLE):
         for name, draw in drawings.items():
             if (figure := draw()) is not None:
-                figure.savefig(place / f"{name}.{format}", dpi=300, metadata=undated)
-                written.append(place / f"{name}.{format}")
+                figure.savefig(folder / f"{name}.{format}", dpi=300, metadata=undated)
+                written.append(folder / f"{name}.{format}")
     return written
 
 
@@ -79,14 +79,14 @@ def _look(index: int) -> dict[str, Any]:
 
 
 def _name(data: dict[str, Any], method: dict[str, Any]) -> str:
-    """Without its options, unless they tell it from another."""
+    """The method's name, with its options only if another method has the same name."""
     base: str = method["name"].split(",")[0]
-    alone = [m["name"].split(",")[0] for m in data["methods"]].count(base) == 1
-    return base if alone else method["name"].replace(",", ",\n")
+    unique = [m["name"].split(",")[0] for m in data["methods"]].count(base) == 1
+    return base if unique else method["name"].replace(",", ",\n")
 
 
 def learning(data: dict[str, Any]) -> Any:
-    """Mean personal accuracy by round; the band holds eight in ten clients, of a single method only."""
+    """Mean personal accuracy by round. A single method also has a band that contains 80 % of its clients."""
     figure, axes = _axes(COLUMN, 2.3 + 0.13 * (len(data["methods"]) // 3))
     drawn = 0
     for index, method in enumerate(data["methods"]):
@@ -110,7 +110,7 @@ def learning(data: dict[str, Any]) -> Any:
 
 
 def gains(data: dict[str, Any]) -> Any:
-    """Each client's gain over training alone, as boxes with the clients on top."""
+    """Each client's gain over local training: a box per method, a dot per client."""
     reference = next((m for m in data["methods"] if m["name"] == data["reference"]), None)
     others = [m for m in data["methods"] if m is not reference]
     if reference is None or not others:
@@ -119,22 +119,22 @@ def gains(data: dict[str, Any]) -> Any:
     if not any(len(p) for p in pairs):
         return None
     figure, axes = _axes(COLUMN, 0.6 + 0.32 * len(others))
-    places = range(len(others), 0, -1)
+    heights = range(len(others), 0, -1)
     axes.axvline(0, color="0.5", linewidth=0.8)
     axes.boxplot(
-        pairs, positions=list(places), orientation="horizontal", widths=0.55, showfliers=False,
+        pairs, positions=list(heights), orientation="horizontal", widths=0.55, showfliers=False,
         medianprops={"color": "black", "linewidth": 1.4}, boxprops={"linewidth": 0.7}, whiskerprops={"linewidth": 0.7},
     )  # fmt: skip
-    for values, place in zip(pairs, places):
-        spread = 0.16 * np.sin(np.arange(len(values)) * 2.4)  # fixed, so that the figure is always the same
-        axes.plot(values, place + spread, ".", color="#0072B2", alpha=0.5, markersize=3)
-    axes.set_yticks(list(places), [_name(data, m) for m in others])
-    axes.set_xlabel("gain over local, by client (points)")
+    for values, height in zip(pairs, heights):
+        spread = 0.16 * np.sin(np.arange(len(values)) * 2.4)  # not random: the same data give the same file
+        axes.plot(values, height + spread, ".", color="#0072B2", alpha=0.5, markersize=3)
+    axes.set_yticks(list(heights), [_name(data, m) for m in others])
+    axes.set_xlabel("gain over local per client (points)")
     return figure
 
 
 def gain_over(method: dict[str, Any], reference: dict[str, Any]) -> list[float]:
-    """Differences at the same client and seed."""
+    """Differences in personal accuracy at the same client and seed."""
     out = []
     for run in method["runs"]:
         for other in reference["runs"]:
@@ -145,7 +145,7 @@ def gain_over(method: dict[str, Any], reference: dict[str, Any]) -> list[float]:
 
 
 def partition(data: dict[str, Any]) -> Any:
-    """Labels by clients: the area of a bubble is the number of rows."""
+    """Labels of each client. The area of a bubble is the number of examples."""
     labels = data["federations"][0]["labels"]
     if not labels:
         return None
@@ -159,27 +159,27 @@ def partition(data: dict[str, Any]) -> Any:
 
 
 def costs(data: dict[str, Any]) -> Any:
-    """Bytes by direction and simulated time, stacked, by method."""
+    """Traffic by direction and simulated time of each method, as stacked bars."""
     methods = data["methods"]
     figure, (left, right) = _axes(PAGE, 0.7 + 0.22 * len(methods), 2)
-    places = np.arange(len(methods))[::-1]
+    heights = np.arange(len(methods))[::-1]
     for axes, kinds, unit, title in (
-        (left, ("down", "up"), 1e6, "bytes of the run (MB)"),
+        (left, ("down", "up"), 1e6, "traffic (MB)"),
         (right, ("compute", "communication"), 60.0, "simulated time (minutes)"),
     ):
         start = np.zeros(len(methods))
         for kind, color, hatch in zip(kinds, ("#0072B2", "#B7D5EA"), ("", "////")):
             values = np.array([np.mean([run[kind] for run in m["runs"]]) for m in methods]) / unit
-            axes.barh(places, values, left=start, color=color, hatch=hatch, edgecolor="white", height=0.7, label=kind)
+            axes.barh(heights, values, left=start, color=color, hatch=hatch, edgecolor="white", height=0.7, label=kind)
             start += values
-        axes.set_yticks(places, [_name(data, m) for m in methods])
+        axes.set_yticks(heights, [_name(data, m) for m in methods])
         axes.set_xlabel(title)
         axes.legend()
     return figure
 
 
 def _order(data: dict[str, Any], method: dict[str, Any]) -> tuple[list[int], list[Any]]:
-    """Clients by their last cluster, then by their hidden group; and the key that separates blocks."""
+    """Clients ordered by their last cluster and hidden group, and the block that each of them belongs to."""
     federation = data["federations"][method["runs"][0]["federation"]]
     size = len(federation["names"])
     last = method["facts"].get("clusters")
@@ -190,13 +190,13 @@ def _order(data: dict[str, Any], method: dict[str, Any]) -> tuple[list[int], lis
 
 
 def mixing(data: dict[str, Any], method: dict[str, Any]) -> Any:
-    """Who learns from whom after the last round, ordered by cluster."""
+    """The mixing matrix after the last round, ordered by cluster."""
     if method["mixing"] is None:
         return None
     frame = method["mixing"]["frames"][-1]
     part, index = next(iter(frame["parts"].items()))
     packed = method["mixing"]["matrices"][index]
-    matrix = np.array([packed["rows"][row] for row in packed["of"]], float) / FINE
+    matrix = np.array([packed["rows"][row] for row in packed["of"]], float) / WEIGHT_SCALE
     order, keys = _order(data, method)
     figure, axes = _axes(COLUMN, 2.9)
     image = axes.imshow(100 * matrix[np.ix_(order, order)], cmap="Blues", vmin=0, interpolation="nearest")
@@ -214,7 +214,7 @@ def mixing(data: dict[str, Any], method: dict[str, Any]) -> Any:
 
 
 def clusters(data: dict[str, Any], method: dict[str, Any]) -> Any:
-    """Cluster of each client over the rounds, as the method numbers them."""
+    """The cluster of each client by round, with the method's own numbers."""
     from matplotlib import colormaps
 
     facts = method["facts"].get("clusters")

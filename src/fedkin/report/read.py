@@ -1,7 +1,7 @@
-"""From folders of runs to the data that page and figures show. Nothing but config.json and history.jsonl is read.
+"""Read run folders and build the data that the page and the figures show.
 
-A number on the page is a number of the history: rates with five decimals, mixing weights in ten-thousandths.
-Where a long run of many clients would make the page too large, matrices of some rounds are left out.
+Every number comes from the history: rates rounded to five decimals, mixing weights to ten-thousandths. If a long run
+of many clients would make the page too large, the matrices of some rounds are left out.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 from fedkin.results.history import ALL, PARTICIPANTS, History, Record
 
 REFERENCE = "local"
-FINE = 10_000  # mixing weights are kept as whole numbers of this part
+WEIGHT_SCALE = 10_000  # mixing weights are stored as integers; this one means 1
 MATRIX_BUDGET = 800_000  # numbers in all mixing matrices of a page
-FACT_BUDGET = 2_000_000  # characters of what the methods themselves report, in all
+FACT_BUDGET = 2_000_000  # characters of everything that the methods report
 SCORES = ("personal", "received", "personal_loss")
-# Shown from other rows, or the same as them.
-ELSEWHERE = {"mixing", "attention", "compute_seconds", "communication_seconds", "mean_kld", "true_edges"}
+# Not shown as a chart of its own: it repeats other records, or another panel shows it.
+SHOWN_ELSEWHERE = {"mixing", "attention", "compute_seconds", "communication_seconds", "mean_kld", "true_edges"}
 
 
 class NoRun(FileNotFoundError):
-    """There is nothing to show, at least not yet."""
+    """There is no run to show (yet)."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ class Run:
 
 
 def folders(paths: Sequence[str | Path]) -> list[Path]:
-    """The run folders among and below these, in the order in which they are to be shown."""
+    """Find the run folders at or below these paths, in the order in which the page shows them."""
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
-            raise FileNotFoundError(f"{path} is no folder: name the --out of a run or of a comparison.")
+            raise FileNotFoundError(f"{path} is not a folder. Give the --out folder of a run or of a comparison.")
         inside = [path] if _is_run(path) else [c.parent for c in path.rglob("config.json") if _is_run(c.parent)]
         inside.sort(key=lambda f: ((f / "config.json").stat().st_mtime_ns, str(f)))
         if (path / "comparison.json").exists():
             named = [line["method"] for line in _json(path / "comparison.json").get("methods", [])]
-            place = {name: i for i, name in enumerate(named)}
-            inside.sort(key=lambda f: place.get(_json(f / "config.json").get("label"), len(place)))
+            rank = {name: i for i, name in enumerate(named)}
+            inside.sort(key=lambda f: rank.get(_json(f / "config.json").get("label"), len(rank)))
         found += [f for f in inside if f not in found]
     if not found:
         given = ", ".join(map(str, paths))
-        raise NoRun(f"No run in {given}: the folder of a run holds config.json and a history.jsonl with some rows.")
+        raise NoRun(f"No run in {given}: a run folder has a config.json and a history.jsonl with at least one record.")
     return found
 
 
@@ -68,7 +68,7 @@ def _is_run(folder: Path) -> bool:
 def _json(path: Path) -> dict[str, Any]:
     value = json.loads(path.read_text())
     if not isinstance(value, dict):
-        raise ValueError(f"{path} is no file of fedkin: it holds a {type(value).__name__}.")
+        raise ValueError(f"{path} was not written by fedkin: it contains a {type(value).__name__}, not an object.")
     return value
 
 
@@ -76,7 +76,7 @@ def load(folder: Path) -> Run:
     config = _json(folder / "config.json")
     for part in ("label", "options", "federation"):
         if part not in config:
-            raise ValueError(f"{folder / 'config.json'} has no '{part}': it is not the folder of a fedkin run.")
+            raise ValueError(f"{folder / 'config.json'} has no '{part}': this is not the folder of a fedkin run.")
     return Run(folder, config, History.load(folder))
 
 
@@ -86,15 +86,15 @@ def label(folder: Path) -> str:
 
 # ---- the page's data
 def page_data(runs: Sequence[Run]) -> dict[str, Any]:
-    """All that is shown. Runs that differ in nothing but their seed are one method."""
+    """Everything that the page shows. Runs that differ only in their seed count as one method."""
     groups = _grouped(runs)
     federations: dict[str, dict[str, Any]] = {}
     methods = []
     for name, members in groups.items():
-        books = [_Book(run) for run in members]
-        for run, checkpoint in zip(members, books):
-            federations.setdefault(_federation_key(run), checkpoint.federation())
-        methods.append(_method(name, members, books, len(groups)))
+        histories = [_RunData(run) for run in members]
+        for run, history in zip(members, histories):
+            federations.setdefault(_federation_key(run), history.federation())
+        methods.append(_method(name, members, histories, len(groups)))
     order = list(federations)
     for method in methods:
         for run in method["runs"]:
@@ -121,7 +121,7 @@ def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _alike(config: dict[str, Any]) -> str:
-    """What two runs of one method have in common."""
+    """A key that runs share if only their seeds differ."""
     options = {k: v for k, v in config["options"].items() if k not in ("seed", "engine", "workers", "checkpoint_every")}
     federation = {k: v for k, v in config["federation"].items() if k != "seed"}
     model = {k: v for k, v in config.get("model", {}).items() if k != "start"}
@@ -136,7 +136,7 @@ def _federation_key(run: Run) -> str:
 def _title(groups: dict[str, list[Run]]) -> str:
     federation = next(iter(groups.values()))[0].config["federation"]
     what = next(iter(groups)) if len(groups) == 1 else f"{len(groups)} methods"
-    return f"{what} on {federation.get('data', 'own data')}, {federation.get('partition', 'own')} clients"
+    return f"{what} on {federation.get('data', 'own data')}, {federation.get('partition', 'own')} partition"
 
 
 def _setting(config: dict[str, Any]) -> list[tuple[str, str]]:
@@ -146,15 +146,17 @@ def _setting(config: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("data", str(federation.get("data", "own"))),
         ("partition", f"{federation.get('partition', 'own')}{f' ({chosen})' if chosen else ''}"),
+        ("clients", str(federation.get("clients", ""))),
         ("model", str(model)),
+        ("rounds", str(options["rounds"])),
         ("participation", f"{100 * options.get('participation', 1):g} %"),
         ("training", ", ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in training.items())),
     ]
     return [(k, v) for k, v in rows if v]
 
 
-def _method(name: str, runs: list[Run], books: list[_Book], methods: int) -> dict[str, Any]:
-    first = books[0]
+def _method(name: str, runs: list[Run], histories: list[_RunData], methods: int) -> dict[str, Any]:
+    first = histories[0]
     return {
         "name": name,
         "class": str(runs[0].config.get("method", {}).get("class", "")).rpartition(":")[2],
@@ -167,22 +169,21 @@ def _method(name: str, runs: list[Run], books: list[_Book], methods: int) -> dic
                 "seed": run.seed,
                 "folder": str(run.folder),
                 "federation": _federation_key(run),
-                **checkpoint.outcome(),
+                **history.outcome(),
             }
-            for run, checkpoint in zip(runs, books)
+            for run, history in zip(runs, histories)
         ],
-        "curves": {metric: _curve([checkpoint.scores[metric] for checkpoint in books]) for metric in SCORES},
-        "costs": {kind: _mean_by_round([checkpoint.costs[kind] for checkpoint in books]) for kind in first.costs},
+        "curves": {metric: _curve([history.scores[metric] for history in histories]) for metric in SCORES},
+        "costs": {kind: _mean_by_round([history.costs[kind] for history in histories]) for kind in first.costs},
         "clients": {metric: _table(first.scores[metric], first.size, first.done) for metric in SCORES},
-        "swept": sorted(first.swept),
-        "took_part": [sorted(first.asked.get(round, ())) for round in range(1, first.done + 1)],
+        "evaluated": sorted(first.evaluated),
         "mixing": _mixing(first.mixing, MATRIX_BUDGET // methods),
         "facts": _facts(first.facts, FACT_BUDGET // methods),
     }
 
 
 def _command(config: dict[str, Any]) -> str:
-    """As a user would type it: the program's name without the folder it happens to be in."""
+    """The command as a user would type it: without the folder of the program."""
     try:
         words = shlex.split(config.get("environment", {}).get("command", ""))
     except ValueError:
@@ -195,8 +196,8 @@ def _command(config: dict[str, Any]) -> str:
     return shlex.join([program if program == "fedkin" else words[0], *words[1:]])
 
 
-class _Book:
-    """One pass over a history, its rows put where they belong."""
+class _RunData:
+    """A history's records, sorted by what they are about."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -204,31 +205,31 @@ class _Book:
         self.facts: dict[str, list[tuple[int, Any]]] = {}
         self.mixing: list[tuple[int, Any]] = []
         self.scores: dict[str, dict[int, dict[int, float]]] = {metric: {} for metric in SCORES}
-        self.swept: set[int] = set()
-        self._swept: set[tuple[int, str]] = set()
-        self.asked: dict[int, set[int]] = {}
+        self.evaluated: set[int] = set()
+        """Rounds after which all clients were evaluated."""
+        self._evaluated: set[tuple[int, str]] = set()
         self.costs: dict[str, dict[int, float]] = {k: {} for k in ("down", "up", "flops", "compute", "communication")}
         self.dropped: list[tuple[int, int | None, str]] = []
         self.about: dict[str, dict[int, Any]] = {}
         self.edges: Any = None
         self.mean_kld: float | None = None
         self.done = 0
-        for row in run.history.records:
-            self._take(row)
+        for record in run.history.records:
+            self._take(record)
         known = [client for table in self.about.values() for client in table]
         self.size = max([*known, -1]) + 1
 
-    def _take(self, row: Record) -> None:
-        round, client, metric, value, scope = row
+    def _take(self, record: Record) -> None:
+        round, client, metric, value, scope = record
         self.done = max(self.done, round)
         if metric in self.scores and client is not None:
             if scope not in (ALL, PARTICIPANTS) or not round:
-                return  # not of the state after a round: it has no place on a curve
+                return  # it is not the state after a round, so it does not belong on a curve
             table = self.scores[metric].setdefault(round, {})
-            if scope == ALL and (round, metric) not in self._swept:
+            if scope == ALL and (round, metric) not in self._evaluated:
                 table.clear()
-                self._swept.add((round, metric))
-                self.swept.add(round)
+                self._evaluated.add((round, metric))
+                self.evaluated.add(round)
             if value is not None:
                 table[client] = value
         elif round == 0 and client is not None:
@@ -236,7 +237,6 @@ class _Book:
         elif metric in ("bytes_down", "bytes_up", "flops") and client is not None:
             kind = metric.removeprefix("bytes_")
             self.costs[kind][round] = self.costs[kind].get(round, 0) + (value or 0)
-            self.asked.setdefault(round, set()).add(client)
         elif metric in ("compute_seconds", "communication_seconds"):
             self.costs[metric.removesuffix("_seconds")][round] = value or 0
         elif metric == "dropped":
@@ -247,7 +247,7 @@ class _Book:
             self.edges = value
         elif metric == "mean_kld":
             self.mean_kld = value
-        elif client is None and metric not in ELSEWHERE:
+        elif client is None and metric not in SHOWN_ELSEWHERE:
             self.facts.setdefault(metric, []).append((round, value))
 
     def federation(self) -> dict[str, Any]:
@@ -269,11 +269,11 @@ class _Book:
         }
 
     def outcome(self) -> dict[str, Any]:
-        """The headline of a run: after the last round if it got there, else where it is now."""
+        """The results of a run: after its last round, or after the latest one if it is not finished."""
         out: dict[str, Any] = {
             "rounds": self.done,
             "planned": self.planned,
-            "finished": self.done >= self.planned and self.planned in self.swept,
+            "finished": self.done >= self.planned and self.planned in self.evaluated,
             "down": sum(self.costs["down"].values()),
             "up": sum(self.costs["up"].values()),
             "flops": sum(self.costs["flops"].values()),
@@ -306,12 +306,12 @@ def _spread(values: np.ndarray[Any, Any]) -> dict[str, float]:
 
 
 def _wall(folder: Path) -> float | None:
-    """Seconds on this machine, where they were written down."""
+    """Wall time in seconds, if it was recorded."""
     try:
         lines = (folder / "timing.jsonl").read_text().splitlines()
         return float(sum(json.loads(line)["seconds"] for line in lines))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # not there, or its last line is being written
+        return None  # the file is missing, or its last line is just being written
 
 
 def _number(value: Any) -> Any:
@@ -319,7 +319,7 @@ def _number(value: Any) -> Any:
 
 
 def _curve(tables: Sequence[dict[int, dict[int, float]]]) -> dict[str, list[Any]] | None:
-    """Mean over seeds of the mean over clients; bands over all clients of all seeds."""
+    """Means over seeds of the means over clients, and quantiles over the clients of all seeds."""
     rounds = sorted(set().union(*tables))
     if not rounds:
         return None
@@ -346,12 +346,12 @@ def _mean_by_round(tables: Sequence[dict[int, float]]) -> list[float]:
 
 
 def _table(scores: dict[int, dict[int, float]], size: int, rounds: int) -> list[list[Any]]:
-    """[rounds][clients], None where a client was not measured."""
+    """Scores as [rounds][clients]; None where a client was not evaluated."""
     return [[_number(scores.get(r, {}).get(c)) for c in range(size)] for r in range(1, rounds + 1)]
 
 
 def _mixing(frames: list[tuple[int, Any]], budget: int) -> dict[str, Any] | None:
-    """Rows that several clients share are kept once, matrices that come again too."""
+    """Store each distinct matrix once, and in it each distinct row once."""
     matrices: list[dict[str, Any]] = []
     known: dict[str, int] = {}
     out: list[dict[str, Any]] = []
@@ -364,7 +364,7 @@ def _mixing(frames: list[tuple[int, Any]], budget: int) -> dict[str, Any] | None
             if key not in known:
                 known[key] = len(matrices)
                 matrices.append(packed)
-            parts |= dict.fromkeys(name.split(", "), known[key])  # layers that are mixed alike have a common name
+            parts |= dict.fromkeys(name.split(", "), known[key])  # layers with the same matrix share an entry
         out.append({"round": round, "parts": parts})
     return {"matrices": matrices, "frames": out, "written": len(frames)} if out else None
 
@@ -374,7 +374,7 @@ def _parts(value: Any) -> dict[str, list[list[float]]]:
 
 
 def _packed(matrix: list[list[float]]) -> dict[str, Any]:
-    whole = [tuple(round(FINE * (w or 0)) for w in row) for row in matrix]
+    whole = [tuple(round(WEIGHT_SCALE * (w or 0)) for w in row) for row in matrix]
     rows: dict[tuple[int, ...], int] = {}
     of = [rows.setdefault(row, len(rows)) for row in whole]
     return {"rows": [list(row) for row in rows], "of": of}
@@ -404,7 +404,7 @@ def _compact(value: Any) -> Any:
 
 
 def _thinned(frames: list[tuple[int, Any]], cost: Callable[[Any], int], budget: int) -> list[tuple[int, Any]]:
-    """As many rounds, evenly spaced and with the first and the last, as the budget allows; at least these two."""
+    """Evenly spaced rounds, always with the first and the last, as many as the budget allows."""
     total = sum(cost(value) for _, value in frames)
     if total <= budget or len(frames) <= 2:
         return frames

@@ -1,4 +1,4 @@
-"""Numbers for people: tables for the terminal and for Markdown."""
+"""Format numbers and tables for the terminal and for Markdown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`fedkin watch`: the page of a run while it goes on, from a server that only this machine can reach.
+"""`fedkin watch`: serve the page of a run while it goes on, to this machine only.
 
-It reads the run's folder and writes nothing. The page asks for news by itself, also after the run's end: the run may
-be started again, and this server too.
+The server reads the run's folder and writes nothing. The page keeps asking for new data, also when the run has ended
+or the server has stopped: either may be started again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PORT = 8642
 
 
 class Feed:
-    """The newest data of the folders, made anew only when a file has changed."""
+    """The current data of the folders. It is rebuilt only if a file has changed."""
 
     def __init__(self, paths: Sequence[str | Path], cite: Callable[[Sequence[str]], str]) -> None:
         self.paths, self._cite = [Path(p) for p in paths], cite
@@ -31,7 +31,7 @@ class Feed:
         self._known: tuple[str, dict[str, Any]] | None = None
 
     def now(self) -> dict[str, Any]:
-        """Raises NoRun as long as there is none."""
+        """The current data. Raises NoRun while there is no run."""
         with self._lock:
             version = self._version()
             if self._known is None or self._known[0] != version:
@@ -46,7 +46,7 @@ class Feed:
                 for name in ("config.json", "history.jsonl"):
                     stat = (folder / name).stat()
                     digest.update(f"{folder}/{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}|".encode())
-        except FileNotFoundError as error:  # not there yet, or just being started over
+        except FileNotFoundError as error:  # the run has not begun, or is being started over
             raise read.NoRun(str(error)) from None
         return digest.hexdigest()
 
@@ -57,17 +57,17 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         try:
             answer = self._found()
-        except FileNotFoundError:  # no run yet, or it is just being started over: no news
+        except FileNotFoundError:  # the run has not begun, or is being started over
             answer = 204, "", ""
-        except (OSError, ValueError, KeyError) as error:  # a file that is just being replaced: the page asks again
+        except (OSError, ValueError, KeyError) as error:  # a file is being replaced; the page will ask again
             answer = 503, "text/plain", f"{type(error).__name__}: {error}"
-        with suppress(ConnectionError):  # the reader has closed the page
+        with suppress(ConnectionError):  # the page was closed
             self._answer(*answer)
 
     def _found(self) -> tuple[int, str, str]:
-        # A page of the web that makes its own name point here must not read along.
+        # A website could point its own name at this address (DNS rebinding) to read the data.
         if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in ("127.0.0.1", "localhost", "::1"):
-            return 403, "text/plain", "This server answers only to localhost."
+            return 403, "text/plain", "This server only answers requests to localhost."
         address = urlsplit(self.path)
         if address.path == "/":
             return 200, "text/html", self._page()
@@ -85,8 +85,8 @@ class Handler(BaseHTTPRequestHandler):
             where = html.escape(", ".join(map(str, self.feed.paths)))
             return (
                 '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">'
-                f'<link rel="icon" href="data:,"><title>fedkin watch</title><p>No run in {where} yet. This page shows '
-                "it as soon as its first round is done."
+                f'<link rel="icon" href="data:,"><title>fedkin watch</title><p>No run in {where} yet. This page will '
+                "show it after its first round."
             )
 
     def _answer(self, code: int, kind: str, text: str) -> None:
@@ -102,13 +102,13 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nobody needs a line for each question of the page."""
+        """Do not log: the page sends a request every second."""
 
 
 def server(
     paths: Sequence[str | Path], port: int = PORT, cite: Callable[[Sequence[str]], str] = lambda names: ""
 ) -> ThreadingHTTPServer:
-    """On loopback only. `serve_forever()` runs it; where the port is taken, another one is."""
+    """A server on the loopback interface; run it with `serve_forever()`. If the port is taken, it uses a free one."""
     handler = type("Handler", (Handler,), {"feed": Feed(paths, cite)})
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), handler)

@@ -1,8 +1,8 @@
-// Charts that know nothing of federated learning. Each has a text alternative and can be walked with the arrow keys.
+// Charts that know nothing of federated learning. Each has a text alternative; the arrow keys step through its values.
 
 // series: [{name, color, dash, width, points: [[x, y]], band: [[x, low, high]], dots: Set of x, faint: [[[x, y]]]}]
 function lineChart(
-  place,
+  container,
   {
     series,
     height = 260,
@@ -17,13 +17,15 @@ function lineChart(
     names = true,
     log = false,
     zero = false,
+    top,
+    wholeNumbers = false,
     onPick,
   },
 ) {
-  const width = Math.max(260, place.clientWidth || 600);
+  const width = Math.max(260, container.clientWidth || 600);
   const drawn = series.filter((s) => s.points.length);
   if (!drawn.length) {
-    place.replaceChildren(missing("Nothing was measured yet."));
+    container.replaceChildren(missing("No results yet."));
     return;
   }
   const value = (y) => (log ? Math.log10(y) : y);
@@ -44,7 +46,7 @@ function lineChart(
   }
   const pad = (high - low) * 0.05;
   if (!(zero && low === 0)) low -= pad;
-  high += pad;
+  high = top ?? high + pad;
   const room = names && width > 560 ? 26 + 7 * Math.max(...drawn.map((s) => Math.min(22, s.name.length))) : 14;
   const edge = { left: 52, right: room, top: 12, bottom: xLabel ? 40 : 24 };
   const x = scale(first, last, edge.left, width - edge.right);
@@ -64,7 +66,7 @@ function lineChart(
       svg("text", { x: edge.left - 7, y: y(t) + 4, "text-anchor": "end" }, yFormat(log ? 10 ** t : t)),
     );
   }
-  for (const t of ticks(first, last, Math.min(8, Math.floor(width / 90))))
+  for (const t of ticks(first, last, Math.min(8, Math.floor(width / 70)), wholeNumbers))
     chart.append(svg("text", { x: x(t), y: height - edge.bottom + 17, "text-anchor": "middle" }, xFormat(t)));
   chart.append(
     svg("line", {
@@ -92,10 +94,6 @@ function lineChart(
         "stroke-width": 1.3,
       }),
     );
-    if (mark.text)
-      chart.append(
-        svg("text", { x: x(mark.x) + 4, y: edge.top + 9 + 13 * (mark.row || 0), class: "strong" }, mark.text),
-      );
   }
   const path = (pts) =>
     pts
@@ -130,6 +128,10 @@ function lineChart(
       if (known(p[1]) && (s.points.length === 1 || (s.dots && s.dots.has(p[0]))))
         chart.append(svg("circle", { cx: x(p[0]), cy: y(value(p[1])), r: 3, fill: s.color }));
   }
+  for (const mark of marks.filter((m) => m.text))
+    chart.append(
+      svg("text", { x: x(mark.x) + 4, y: edge.top + 9 + 13 * (mark.row || 0), class: "strong over" }, mark.text),
+    );
   if (room > 14) {
     const ends = drawn
       .map((s) => ({ s, at: y(value([...s.points].reverse().find((p) => known(p[1]))?.[1] ?? 0)) }))
@@ -166,7 +168,7 @@ function lineChart(
     );
   const hair = svg("line", { y1: edge.top, y2: height - edge.bottom, stroke: token("soft"), opacity: 0 });
   chart.append(hair);
-  const places = [...new Set(xs)].sort((a, b) => a - b);
+  const positions = [...new Set(xs)].sort((a, b) => a - b);
   const hideHair = () => hair.setAttribute("opacity", 0);
   function at(value, clientX, clientY) {
     hair.setAttribute("x1", x(value));
@@ -182,13 +184,13 @@ function lineChart(
       })
       .filter(Boolean)
       .sort((a, b) => b.p[1] - a.p[1]);
-    const told = marks.filter((m) => m.x === value && m.tip).map((m) => [m.tip, ""]);
+    const notes = marks.filter((m) => m.x === value && m.tip).map((m) => [m.tip, ""]);
     const lines = near.map(({ s, p }) => [
       el("span", {}, el("span", { class: "swatch", css: { background: s.color } }), s.name),
       yFormat(p[1], true),
     ]);
     showTip(
-      [el("b", {}, `${(xLabel || "").split(",")[0]} ${xFormat(value)}`), rows([...lines.slice(0, 14), ...told])],
+      [el("b", {}, `${(xLabel || "").split(",")[0]} ${xFormat(value)}`), rows([...lines.slice(0, 14), ...notes])],
       clientX,
       clientY,
       hideHair,
@@ -198,25 +200,25 @@ function lineChart(
   pointed(chart, (event) => {
     const here = x.back(event.clientX - chart.getBoundingClientRect().left);
     at(
-      places.reduce((best, v) => (Math.abs(v - here) < Math.abs(best - here) ? v : best)),
+      positions.reduce((best, v) => (Math.abs(v - here) < Math.abs(best - here) ? v : best)),
       event.clientX,
       event.clientY,
     );
   });
-  let step = places.length - 1;
+  let step = positions.length - 1;
   chart.addEventListener("keydown", (event) => {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!move) return;
     event.preventDefault();
-    step = Math.max(0, Math.min(places.length - 1, step + move));
+    step = Math.max(0, Math.min(positions.length - 1, step + move));
     const box = chart.getBoundingClientRect();
-    at(places[step], box.left + x(places[step]), box.top + height / 3);
+    at(positions[step], box.left + x(positions[step]), box.top + height / 3);
   });
   chart.addEventListener("blur", hideTip);
-  place.replaceChildren(chart);
+  container.replaceChildren(chart);
 }
 
-// 1, 2, 5, 10, … between two exponents of ten, thinned to powers of ten where there are many
+// 1, 2, 5, 10, … between two exponents of ten; only powers of ten if there would be many
 function powers(low, high) {
   const out = [];
   for (let e = Math.floor(low); e <= high; e++)
@@ -224,14 +226,15 @@ function powers(low, high) {
   return out.filter((t) => t >= low && t <= high);
 }
 
-// A matrix as cells. value(i, j) in 0..1 or null; strip: a color for each row; hover(i, j) gives the tooltip's content.
+// A matrix of colored cells. value(i, j) is in 0..1 or null; strip(i) colors a row's edge; hover(i, j) returns the
+// content of the tooltip.
 function heatMap(
-  place,
+  container,
   { rows: down, columns: across, value, paint, strip, stripAcross, hover, label, height, cursor, onCell, gap = 0 },
 ) {
   const margin = strip ? 9 : 0,
     top = stripAcross ? 9 : 0;
-  const width = Math.max(60, place.clientWidth || 300);
+  const width = Math.max(60, container.clientWidth || 300);
   const tall = height || Math.min(width, 460);
   const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": label });
   const ratio = Math.min(3, devicePixelRatio || 1);
@@ -326,13 +329,13 @@ function heatMap(
       point(i, j, box.left + margin + (j + 0.5) * cellW, box.top + top + (i + 0.5) * cellH);
     });
   }
-  place.replaceChildren(canvas);
+  container.replaceChildren(canvas);
   return canvas;
 }
 
-// Horizontal stacked bars: items [{name, color, parts: [number], tip}], the parts named by `parts`.
-function stackedBars(place, { items, parts, shades, format, label }) {
-  const width = Math.max(260, place.clientWidth || 500),
+// Horizontal stacked bars. items: [{name, parts: [number]}]; `parts` are the names of the parts.
+function stackedBars(container, { items, parts, shades, format, label }) {
+  const width = Math.max(260, container.clientWidth || 500),
     line = 27,
     left = Math.min(150, 24 + 7 * Math.max(...items.map((i) => Math.min(18, i.name.length))));
   const most = Math.max(...items.map((i) => i.parts.reduce((a, b) => a + b, 0)), 1e-12);
@@ -367,5 +370,5 @@ function stackedBars(place, { items, parts, shades, format, label }) {
     group.append(svg("text", { x: x(total) + 6, y: y + 13 }, format(total)));
     chart.append(group);
   });
-  place.replaceChildren(chart);
+  container.replaceChildren(chart);
 }

@@ -1,10 +1,10 @@
-// What a method itself reports, beside the common view. A panel appears where the history holds what it shows.
+// Panels for what a method reports itself. A panel appears if the history has its data.
 const SHOWN_ELSEWHERE = new Set(["rand_index", "lost_round", "attention_nodes"]);
 
 function methodPanels(content, method, round) {
   const facts = method.facts,
-    told = new Set(SHOWN_ELSEWHERE);
-  const take = (...names) => names.forEach((name) => told.add(name));
+    shown = new Set(SHOWN_ELSEWHERE);
+  const take = (...names) => names.forEach((name) => shown.add(name));
   kinPanel(content, method, round);
   if (facts.clusters) {
     clusterPanel(content, method, round);
@@ -37,15 +37,15 @@ function methodPanels(content, method, round) {
       "layer_period",
     );
   }
-  scalarPanels(content, method, round, told);
+  scalarPanels(content, method, round, shown);
 }
 
 const chartBox = () => el("div", {});
-// Charts need their width, so the panel goes into the page before it is drawn.
+// A chart needs its width, so its panel is added to the page first.
 function lineFact(content, width, title, note, series, round, more = {}) {
   const box = chartBox();
   content.append(
-    panel(width, title, note, series.length > 1 ? legend(series.map((s) => [s.name, s.color])) : null, box),
+    panel(width, title, note, series.length > 1 ? legend(series.map((s) => [s.name, s.color, s.dash])) : null, box),
   );
   lineChart(box, {
     series,
@@ -54,6 +54,7 @@ function lineFact(content, width, title, note, series, round, more = {}) {
     cursor: round,
     domain: [1, Math.max(2, DATA.methods[state.method].runs[0].rounds)],
     xFormat: String,
+    wholeNumbers: true,
     label: title,
     names: false,
     ...more,
@@ -73,26 +74,26 @@ function kinPanel(content, method, round) {
   if (!kin.length || kin.every(([, k]) => k.borrowed < 1e-6)) return;
   const rand = federation.kin && method.facts.rand_index;
   const series = [
-    { name: "borrowed at all", color: NEUTRAL(), dash: "2 3", points: kin.map(([r, k]) => [r, k.borrowed]) },
+    { name: "from other clients", color: NEUTRAL(), dash: "2 3", points: kin.map(([r, k]) => [r, k.borrowed]) },
     {
-      name: federation.kin ? "of it from kin" : "likeness of sources",
+      name: federation.kin ? "of that, from its own group" : "label similarity of the sources",
       color: token("accent"),
       width: 2.5,
       points: kin.filter(([, k]) => known(k.kin)).map(([r, k]) => [r, k.kin]),
     },
-    { name: "an even mix", color: token("soft"), dash: "6 4", points: kin.map(([r, k]) => [r, k.chance]) },
+    { name: "with an even mix", color: token("soft"), dash: "6 4", points: kin.map(([r, k]) => [r, k.chance]) },
     rand ? { name: "Rand index", color: color(1), points: rand.filter((e) => known(e[1])) } : null,
   ].filter(Boolean);
   lineFact(
     content,
     "w6",
-    "Does it find kin?",
+    "Does it find similar clients?",
     federation.kin
-      ? "Share of a client's model that comes from others, and how much of that from its own hidden group."
-      : "Share of a client's model that comes from others, and how like its own labels theirs are.",
+      ? "The share of a client's model that comes from other clients, and how much of that comes from its own hidden group."
+      : "The share of a client's model that comes from other clients, and how similar their labels are to its own.",
     series,
     round,
-    { yFormat: (v) => percent(v, 0), zero: true },
+    { yFormat: (v) => percent(v, 0), zero: true, top: 1 },
   );
 }
 
@@ -113,7 +114,7 @@ function clusterPanel(content, method, round) {
     panel(
       "w6",
       method.class === "PFLIC" ? "Identities over rounds" : "Clusters over rounds",
-      `A row is a client, a column a round; a color is a cluster.${phase ? ` Identities are frozen from round ${phase[0]} on.` : ""}${federation.kin ? " The strip on the left is the hidden group." : ""}`,
+      `Rows are clients, columns are rounds, colors are clusters.${phase ? ` Identities are frozen from round ${phase[0]} on.` : ""}${federation.kin ? " The strip on the left shows the hidden group." : ""}`,
       box,
       numbers(["round", ...order.map((c) => federation.names[c])], () =>
         history.map(([r, , raw]) => [
@@ -148,20 +149,23 @@ function clusterPanel(content, method, round) {
 function cedarPanels(content, method, round) {
   const found = upTo(method.facts.graph, round);
   if (found) {
-    const [at, graph] = found,
+    const [at, unsorted] = found,
       clusters = upTo(stableClusters(method), at),
-      k = graph.length;
-    const members = [...Array(k).keys()].map((c) => clusters[2].filter((label) => label === c).length);
-    const name = [...Array(k).keys()].map((c) => {
-      const one = clusters[2].indexOf(c);
-      return one < 0 ? c : clusters[1][one];
+      k = unsorted.length;
+    const stable = [...Array(k).keys()].map((c) => {
+      const member = clusters[2].indexOf(c);
+      return member < 0 ? c : clusters[1][member];
     });
+    const order = [...Array(k).keys()].sort((a, b) => stable[a] - stable[b]),
+      graph = order.map((i) => order.map((j) => unsorted[i][j])),
+      name = order.map((c) => stable[c]),
+      members = order.map((c) => clusters[2].filter((label) => label === c).length);
     const box = chartBox();
     content.append(
       panel(
         "w6",
         "Graph between cluster centers",
-        `Weights with which a cluster's model takes from the others, before propagation (round ${at}). Even would be ${percent(1 / k)}.`,
+        `How much each cluster's model takes from the others, before propagation (round ${at}). An even mix would be ${percent(1 / k)}.`,
         box,
       ),
     );
@@ -180,7 +184,7 @@ function cedarPanels(content, method, round) {
         columns: k,
         value: (i, j) => graph[i][j] / Math.max(...graph.flat()),
         label: `Graph of ${k} centers`,
-        hover: (i, j) => [el("b", {}, `center ${i} takes from ${j}`), percent(graph[i][j])],
+        hover: (i, j) => [el("b", {}, `center ${i} takes from center ${j}`), percent(graph[i][j])],
       });
   }
   if (method.facts.graph_evenness)
@@ -188,7 +192,7 @@ function cedarPanels(content, method, round) {
       content,
       "w6",
       "Evenness of the graph",
-      "1: all clusters are mixed alike, as if there were none; 0: each keeps to itself.",
+      "1: all clusters are mixed equally, as if there were only one. 0: each cluster keeps to itself.",
       [asSeries("evenness", method.facts.graph_evenness)],
       round,
       { zero: true },
@@ -304,9 +308,9 @@ function pflicPanels(content, method, round) {
       panel(
         "w6",
         "Participation and utility",
-        `Each client by the rounds it took part in and its utility, the mean loss of its model (eq. 4), after round ${round}. Of equals, selection prefers high utility and few turns.`,
+        `Each dot is a client: the number of rounds it took part in, and its utility, the mean loss of its model (eq. 4), after round ${round}. Selection prefers clients with high utility that took part in few rounds.`,
         box,
-        numbers(["client", "rounds taken part in", "utility"], () =>
+        numbers(["client", "rounds of participation", "utility"], () =>
           times.map((t, c) => [federation.names[c], String(t), plain(utility[c])]),
         ),
       ),
@@ -324,7 +328,7 @@ function pflicPanels(content, method, round) {
             known(clusters?.[c]) && ["identity", String(upTo(stableClusters(method), round)[2][c])],
           ]),
       })),
-      { xLabel: "rounds taken part in", yLabel: "utility", label: "Participation against utility, one dot a client" },
+      { xLabel: "rounds of participation", yLabel: "utility", label: "Participation and utility of each client" },
     );
   }
   if (method.facts.mean_loss)
@@ -332,7 +336,7 @@ function pflicPanels(content, method, round) {
       content,
       "w6",
       "Mean loss",
-      "Of the models that clients choose, on their training rows, weighted by their size.",
+      "Loss of the models that the clients chose, on their training examples, weighted by client size.",
       [asSeries("mean loss", method.facts.mean_loss)],
       round,
     );
@@ -347,11 +351,11 @@ function pflicPanels(content, method, round) {
       { zero: true },
     );
 }
-function scatter(place, dots, { xLabel, yLabel, label, height = 240 }) {
-  const width = Math.max(240, place.clientWidth || 400),
+function scatter(container, dots, { xLabel, yLabel, label, height = 240 }) {
+  const width = Math.max(240, container.clientWidth || 400),
     shown = dots.filter((d) => known(d.x) && known(d.y));
   if (!shown.length) {
-    place.replaceChildren(missing("Nothing to show yet."));
+    container.replaceChildren(missing("No results yet."));
     return;
   }
   const [xs, ys] = [shown.map((d) => d.x), shown.map((d) => d.y)],
@@ -385,7 +389,7 @@ function scatter(place, dots, { xLabel, yLabel, label, height = 240 }) {
         (e) => showTip(d.tip(), e.clientX, e.clientY),
       ),
     );
-  place.replaceChildren(chart);
+  container.replaceChildren(chart);
 }
 
 // ---- pFedGAT
@@ -397,7 +401,7 @@ function headsPanel(content, method, round) {
         "",
         "Attention of each head",
         null,
-        missing("The history holds no attention by head: it is written for up to 50 clients."),
+        missing("The history has no attention of single heads: it is recorded for up to 50 clients."),
       ),
     );
     return;
@@ -418,21 +422,20 @@ function headsPanel(content, method, round) {
       el(
         "span",
         {},
-        `Round ${at}, rows learn from columns, in the order of the matrix above: 0 %`,
-        rampBar(),
-        `${percent(most)}. Below each: how even it is (1: the same for all).`,
+        el("span", { class: "scale" }, percent(0, 1), rampBar(), percent(most, 1)),
+        `Round ${at}. Rows learn from columns, in the order of the matrix above. The number is the evenness (1: equal attention to all).`,
       ),
       box,
     ),
   );
   heads.forEach((head, k) => {
-    const place = el("div", {}),
+    const cell = el("div", {}),
       n = head.length;
     const even = mean(
       head.map((row) => -row.reduce((s, w) => s + (w > 0 ? w * Math.log(w) : 0), 0) / Math.log(Math.max(2, n))),
     );
-    box.append(el("div", {}, place, el("span", { class: "note" }, `head ${k + 1} · ${even.toFixed(3)}`)));
-    heatMap(place, {
+    box.append(el("div", {}, cell, el("span", { class: "note" }, `head ${k + 1} · ${even.toFixed(3)}`)));
+    heatMap(cell, {
       rows: n,
       columns: n,
       value: (i, j) => head[order[i]][order[j]] / most,
@@ -461,24 +464,24 @@ function dcpflPanels(content, method, round) {
     x: at,
     color: t.outcome === "accepted" ? token("gain") : token("lose"),
     dash: t.outcome === "accepted" ? "1 0" : "2 4",
-    text: t.outcome === "accepted" ? `split, γ̃ ${plain(t.gamma)}` : `refused, γ̃ ${plain(t.gamma)}`,
+    text: t.outcome === "accepted" ? `split, γ̃ ${plain(t.gamma)}` : `rejected, γ̃ ${plain(t.gamma)}`,
     row: i % 3,
-    tip: `Trial of γ̃ = ${plain(t.gamma)}: ${t.outcome}, loss ${plain(t.old)} with the old groups, ${plain(t.new)} with the new`,
+    tip: `Trial of γ̃ = ${plain(t.gamma)}: ${t.outcome}. Loss ${plain(t.old)} with the old groups, ${plain(t.new)} with the new ones`,
   }));
   const marks = [
     ...ends.map((e, i) => ({
       x: e.x,
       text: "RDP ends",
       row: 3 + (i % 2),
-      tip: `End of a rapid decrease period, seen in round ${e.seen}`,
+      tip: `End of a rapid decrease period, detected in round ${e.seen}`,
     })),
     ...trials,
   ];
   lineFact(
     content,
     "w6",
-    "Loss, and what became of it",
-    "l(t) on training rows. Dashed: the end of a rapid decrease period (RDP), the minimum of r(t). Solid: a finer grouping was tried and taken; dotted: refused.",
+    "Training loss and splits",
+    "Loss l(t) on the training examples. Dashed: end of a rapid decrease period (RDP), the minimum of r(t). Solid: a finer grouping was tried and accepted. Dotted: it was rejected.",
     [{ ...asSeries("loss", loss), width: 2.5 }],
     round,
     { marks, height: 250 },
@@ -489,7 +492,7 @@ function dcpflPanels(content, method, round) {
       content,
       "w6",
       "Radius of curvature r(t)",
-      "Of the smoothed loss curve, where it is convex; logarithmic.",
+      "Of the smoothed loss curve, where it is convex. Logarithmic scale.",
       [{ ...asSeries("r(t)", radius), dots: new Set(radius.map((e) => e[0])) }],
       round,
       { log: true, marks: ends.map((e) => ({ x: e.x })), height: 190 },
@@ -500,7 +503,7 @@ function dcpflPanels(content, method, round) {
         "w6",
         "Radius of curvature r(t)",
         null,
-        missing("The loss curve was not yet convex over a whole window, so r(t) has no value."),
+        missing("r(t) has no value yet: the loss curve was not convex over a whole window."),
       ),
     );
   layerMap(content, method, round);
@@ -508,7 +511,7 @@ function dcpflPanels(content, method, round) {
     content,
     "w6",
     "Threshold γ̃",
-    "Where the tree is cut: 1 is one group, 0 everybody alone.",
+    "Where the tree is cut. 1: one group. 0: each client alone.",
     [asSeries("γ̃", facts.gamma)],
     round,
     { zero: true, height: 170 },
@@ -519,11 +522,11 @@ function dendrogram(content, method, round, gamma) {
     made = (facts.tree || []).at(-1),
     box = chartBox();
   const note = made
-    ? `Average linkage of the clients' discrepancies, made in round ${made[0]}. The line is the cut in round ${round}: γ̃ = ${plain(gamma)}; what is below it is a group.`
+    ? `Average linkage of the clients' discrepancies, computed in round ${made[0]}. The dashed line is the cut in round ${round} (γ̃ = ${plain(gamma)}); each subtree below it is a group.`
     : null;
   content.append(panel("w6", "Dendrogram and cut", note, box));
   if (!made) {
-    box.append(missing("The tree is made when the first communication rounds are over; it is not in the history yet."));
+    box.append(missing("The tree is built after the first communication rounds. It is not in the history yet."));
     return;
   }
   const tree = made[1],
@@ -541,7 +544,7 @@ function dendrogram(content, method, round, gamma) {
       leaves: [...nodes[a].leaves, ...nodes[b].leaves],
     });
   const order = nodes.at(-1).leaves,
-    place = new Map(order.map((c, i) => [c, i]));
+    rank = new Map(order.map((c, i) => [c, i]));
   const width = Math.max(260, box.clientWidth),
     height = 250,
     y = scale(0, 1.04, height - 24, 8),
@@ -561,7 +564,7 @@ function dendrogram(content, method, round, gamma) {
     paint = (node) => (node.height <= gamma ? tint(node.leaves[0]) : token("soft"));
   (function draw(node) {
     if (!node.left) {
-      node.x = x(place.get(node.leaves[0]));
+      node.x = x(rank.get(node.leaves[0]));
       return;
     }
     draw(node.left);
@@ -598,7 +601,11 @@ function dendrogram(content, method, round, gamma) {
       "stroke-width": 2,
       "stroke-dasharray": "6 4",
     }),
-    svg("text", { x: 40, y: y(gamma) - 5, css: { fill: token("lose"), fontWeight: 600 } }, `γ̃ = ${plain(gamma)}`),
+    svg(
+      "text",
+      { x: 40, y: y(gamma) - 5, class: "over", css: { fill: token("lose"), fontWeight: 600 } },
+      `γ̃ = ${plain(gamma)}`,
+    ),
   );
   box.append(chart);
 }
@@ -618,7 +625,7 @@ function layerMap(content, method, round) {
     panel(
       "w6",
       "Discrepancy of each layer, and how often it is averaged",
-      `Rows are groups, columns layers. Dark: members differ much. Below: every so many rounds (round ${found[0]}).`,
+      `Rows are groups, columns are layers. Darker: the members differ more. Below: how often the layer is averaged (round ${found[0]}).`,
       shown.length
         ? el(
             "div",
@@ -657,7 +664,7 @@ function layerMap(content, method, round) {
                         { css: { background: known(v) ? rgb(ramp(share)) : "", color: known(v) ? onRamp(share) : "" } },
                         known(v) ? plain(Number(v.toPrecision(3))) : "–",
                         every
-                          ? el("div", { css: { fontSize: "11px" } }, every === 1 ? "each round" : `every ${every}`)
+                          ? el("div", { css: { fontSize: "11px" } }, every === 1 ? "every round" : `every ${every} rounds`)
                           : null,
                       );
                     }),
@@ -668,24 +675,24 @@ function layerMap(content, method, round) {
           )
         : null,
       together.length > shown.length
-        ? el("p", { class: "note" }, `and ${count(together.length - shown.length, "more group")}`)
+        ? el("p", { class: "note" }, `${count(together.length - shown.length, "more group")} not shown`)
         : null,
       alone.length
         ? el(
             "p",
             { class: "note" },
-            `${count(alone.length, "client is a group by itself, with nothing", "clients are groups by themselves, with nothing")} to average.`,
+            `${count(alone.length, "client is a group of its own, with nothing", "clients are groups of their own, with nothing")} to average.`,
           )
         : null,
     ),
   );
 }
 
-// ---- any other number that a method writes down
-function scalarPanels(content, method, round, told) {
+// ---- any other number that a method reports
+function scalarPanels(content, method, round, shown) {
   for (const [name, entries] of Object.entries(method.facts)) {
     if (
-      told.has(name) ||
+      shown.has(name) ||
       entries.length < 2 ||
       !entries.every((e) => e[1] === null || typeof e[1] === "number") ||
       !entries.some((e) => known(e[1]))
@@ -695,7 +702,7 @@ function scalarPanels(content, method, round, told) {
       content,
       "w6",
       `${name[0].toUpperCase()}${name.slice(1).replaceAll("_", " ")}`,
-      `As ${method.name} reports it.`,
+      `Reported by ${method.name}.`,
       [asSeries(name, entries)],
       round,
       { height: 150, zero: entries.every((e) => !(e[1] < 0)) },

@@ -1,11 +1,11 @@
-// The page: what is chosen, its parts put together, theme, and updates while a run goes on.
+// The page: what is selected, its sections, the theme, and updates while a run goes on.
 let DATA = JSON.parse(document.getElementById("data").textContent);
 const state = {
   method: 0,
   round: null,
   part: null,
   color: "",
-  place: "mixing",
+  layout: "mixing",
   order: "",
   truth: "groups",
   stretch: false,
@@ -16,7 +16,7 @@ const state = {
   sort: null,
 };
 
-// Hidden groups tell something where clients share them; where nearly each client is its own group, labels tell more.
+// Hidden groups are only informative if clients share them. If nearly every client is its own group, use labels.
 function prepared(data) {
   for (const federation of data.federations)
     federation.kin =
@@ -38,7 +38,7 @@ const methodChoice = () =>
         },
       )
     : null;
-// A seed that is still running would blur the mean of those that are done.
+// Runs that count: the finished ones, if there are any.
 function counted(method) {
   const done = method.runs.filter((run) => run.finished);
   return done.length ? done : method.runs;
@@ -47,7 +47,7 @@ const over = (method, read) => counted(method).map(read).filter(known);
 const headline = (method, key, field = "mean") => mean(over(method, (run) => run[key]?.[field]));
 const spread = (method, key) => deviation(over(method, (run) => run[key]?.mean));
 
-// Gains over a reference at the same client and seed.
+// Gains over a reference, for the same client and seed.
 function gains(method, reference) {
   const out = [];
   for (const run of counted(method)) {
@@ -65,7 +65,7 @@ const byName = (name) => DATA.methods.find((m) => m.name === name) || null;
 const referenceOf = () => byName(state.reference) || byName(DATA.reference);
 const LEVEL = 1e-9;
 
-// ---- the whole
+// ---- sections
 const SECTIONS = {
   result: renderResult,
   learning: renderLearning,
@@ -85,7 +85,7 @@ function renderAll(which = Object.keys(SECTIONS)) {
     try {
       SECTIONS[name]();
     } catch (error) {
-      // one panel that fails must not take the others with it
+      // a section that fails must not break the others
       console.error(error);
       document
         .querySelector(`#${name} .body`)
@@ -115,7 +115,7 @@ document.getElementById("theme").addEventListener("click", () => {
   try {
     localStorage.setItem("fedkin-theme", theme());
   } catch {
-    /* a file may have no storage: then it is not remembered */
+    /* a page opened from a file may have no storage */
   }
   renderAll();
 });
@@ -127,7 +127,7 @@ addEventListener("resize", () => {
   clearTimeout(waiting);
   waiting = setTimeout(() => renderAll(), 120);
 });
-// which method is looked at first: the best one that mixes
+// first show the best method that has clusters
 if (DATA.methods.length > 1)
   state.method = DATA.methods.reduce(
     (best, m, i) =>
@@ -139,23 +139,23 @@ if (DATA.methods.length > 1)
   );
 renderAll();
 
-// ---- live: ask the local server for news; after the run's end too, since it may be started again
+// ---- live: keep asking the local server for new data, also after the end of the run, which may be started again
 if (DATA.live) {
   const box = document.getElementById("live");
-  const tell = (text, on) => {
+  const showStatus = (text, on) => {
     box.className = on ? "on" : "";
     box.replaceChildren(el("span", { class: "dot" }), text);
   };
-  const told = () => {
+  const showProgress = () => {
     const open = DATA.methods.find((m) => m.runs.some((r) => !r.finished)),
       run = open?.runs.find((r) => !r.finished);
-    tell(
+    showStatus(
       run ? `${DATA.methods.length > 1 ? `${open.name}, ` : ""}round ${run.rounds} of ${run.planned}` : "finished",
       Boolean(run),
     );
   };
   let version = DATA.version,
-    held = false; // while something is pressed or pointed at, the page waits with its news
+    held = false; // the page does not change while the reader presses or points at something
   addEventListener("pointerdown", () => {
     held = true;
   });
@@ -163,7 +163,7 @@ if (DATA.live) {
     addEventListener(end, () => {
       held = false;
     });
-  told();
+  showProgress();
   (async function ask() {
     const begin = performance.now();
     if (held || !tip.hidden) {
@@ -183,18 +183,18 @@ if (DATA.live) {
           0,
           DATA.methods.findIndex((m) => m.name === name),
         );
-        // what the reader has opened or moved stays; while the rounds are played the relation view is left alone
+        // do not redraw sections with open tables, nor the relation view while it plays
         renderAll(
           Object.keys(SECTIONS).filter(
             (s) => !(playing && s === "relation") && !document.querySelector(`#${s} details[open]`),
           ),
         );
         if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
-        told();
-      } else if (answer.status !== 204) tell(`the server answers ${answer.status}`, false);
-      else told();
+        showProgress();
+      } else if (answer.status !== 204) showStatus(`the server answers ${answer.status}`, false);
+      else showProgress();
     } catch {
-      tell("fedkin watch does not answer; trying again", false);
+      showStatus("fedkin watch does not answer; trying again", false);
     }
     setTimeout(ask, Math.max(1000, 4 * (performance.now() - begin)));
   })();

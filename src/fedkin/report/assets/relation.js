@@ -1,10 +1,10 @@
-// The relation view: a round slider moves the graph of clients and the matrix of who learns from whom.
-const FINE = 10000; // weights are stored as whole numbers of this part
+// The relation view: who learns from whom in a round, as a graph of clients and as the mixing matrix.
+const WEIGHT_SCALE = 10000; // weights are stored as integers; this one means 1
 
 const federationOf = (method) => DATA.federations[method.runs[0].federation];
 const sizeOf = (method) => federationOf(method).names.length;
 
-// The last entry of [[round, value], …] that is not later than the round.
+// The latest entry of [[round, value], …] up to a round.
 function upTo(entries, round) {
   let found = null;
   for (const entry of entries || []) {
@@ -22,17 +22,17 @@ function frameAt(method, round) {
 function partsOf(method) {
   return method.mixing ? [...new Set(method.mixing.frames.flatMap((f) => Object.keys(f.parts)))] : [];
 }
-// weight(i, j): the share that client i takes from client j
+// weight(i, j): the share of client i's next model that comes from client j
 function weightsOf(method, frame, part) {
   const index = frame.parts[part] ?? Object.values(frame.parts)[0];
   const { rows: kept, of } = method.mixing.matrices[index];
-  const weight = (i, j) => kept[of[i]][j] / FINE;
+  const weight = (i, j) => kept[of[i]][j] / WEIGHT_SCALE;
   weight.index = index;
   weight.size = of.length;
   return weight;
 }
 
-// Cluster numbers are names that some methods give anew in each round: a cluster keeps the color of the one before it
+// Some methods renumber their clusters in each round. For the colors, a cluster keeps the number of the earlier cluster
 // with which it shares most members.
 const stableCache = new WeakMap();
 function stableClusters(method) {
@@ -68,7 +68,7 @@ function stableClusters(method) {
         taken.add(name);
       }
     const now = labels.map((label) => (label === null || label < 0 ? null : names.get(label)));
-    // who sat this round out is still known by where it was
+    // a client that did not take part keeps its last cluster
     before = now.map((name, c) => name ?? before?.[c] ?? null);
     out.push([round, now, labels]);
   }
@@ -78,10 +78,10 @@ function stableClusters(method) {
 const clustersAt = (method, round) => upTo(stableClusters(method), round)?.[1] || null;
 
 // 1 minus the total variation distance of two clients' label distributions
-const likenessCache = new WeakMap();
-function likeness(federation) {
+const similarityCache = new WeakMap();
+function similarity(federation) {
   if (!federation.labels || federation.labels.some((l) => !l)) return null;
-  if (likenessCache.has(federation)) return likenessCache.get(federation);
+  if (similarityCache.has(federation)) return similarityCache.get(federation);
   const shares = federation.labels.map((l) => {
       const sum = l.reduce((a, b) => a + b, 0) || 1;
       return l.map((n) => n / sum);
@@ -92,12 +92,12 @@ function likeness(federation) {
     for (let j = 0; j < n; j++)
       table[i * n + j] = 1 - shares[i].reduce((sum, p, k) => sum + Math.abs(p - shares[j][k]), 0) / 2;
   const alike = (i, j) => table[i * n + j];
-  likenessCache.set(federation, alike);
+  similarityCache.set(federation, alike);
   return alike;
 }
 const mainLabel = (labels) => labels.indexOf(Math.max(...labels));
 
-// How clients are ordered in matrices.
+// The order of the clients in matrices.
 function orderOf(method, round) {
   const federation = federationOf(method),
     clusters = clustersAt(method, round),
@@ -106,7 +106,7 @@ function orderOf(method, round) {
   for (const name of clusters || []) sizes.set(name, (sizes.get(name) || 0) + 1);
   const keys = {
     cluster: (c) =>
-      clusters && known(clusters[c]) && sizes.get(clusters[c]) > 1 ? clusters[c] : known(clusters?.[c]) ? 1e6 : 2e6, // those alone come last, and those outside
+      clusters && known(clusters[c]) && sizes.get(clusters[c]) > 1 ? clusters[c] : known(clusters?.[c]) ? 1e6 : 2e6, // single clients come last, then those without a cluster
     group: (c) => (federation.kin ? (federation.kin[c] ?? 1e6) : 0),
     label: (c) => (federation.labels?.[c] ? mainLabel(federation.labels[c]) : 0),
   };
@@ -115,17 +115,17 @@ function orderOf(method, round) {
     (clusters ? ["cluster", "group", "label"] : ["group", "label"]);
   return [...Array(n).keys()].sort((a, b) => by.reduce((d, key) => d || keys[key](a) - keys[key](b), 0) || a - b);
 }
-// What clients can be colored by, the chosen or the most telling first.
+// What clients can be colored by: first the chosen one, or else the most informative one.
 function coloring(method) {
   const federation = federationOf(method);
   const all = [
     method.facts.clusters && ["cluster", "cluster"],
     federation.kin && ["group", "hidden group"],
-    federation.labels && ["label", "main label"],
+    federation.labels && ["label", "most frequent label"],
   ].filter(Boolean);
   return all.sort((a, b) => (b[0] === state.color) - (a[0] === state.color));
 }
-// There are ten colors: where there are more clusters, those of a single client go without.
+// There are ten colors. If there are more clusters, those of a single client are gray.
 function clusterPaint(clusters) {
   const sizes = new Map();
   for (const name of clusters || []) sizes.set(name, (sizes.get(name) || 0) + 1);
@@ -145,12 +145,13 @@ function nodeColor(method, round) {
     : (c) => (source && known(source[c]) ? color(source[c]) : NEUTRAL());
 }
 
-// What the borrowed weight says about kin: its share from the own hidden group, or the likeness of those it comes from.
+// How much clients take from others, and how much of that comes from their own hidden group, or else how similar the
+// sources' labels are to their own.
 function kinship(method, frame, part) {
   const federation = federationOf(method),
     weight = weightsOf(method, frame, part),
     n = weight.size;
-  const alike = federation.kin ? (i, j) => (federation.kin[i] === federation.kin[j] ? 1 : 0) : likeness(federation);
+  const alike = federation.kin ? (i, j) => (federation.kin[i] === federation.kin[j] ? 1 : 0) : similarity(federation);
   if (!alike) return null;
   let borrowed = 0,
     kin = 0,
@@ -171,8 +172,9 @@ function kinship(method, frame, part) {
   };
 }
 
-// ---- places of the nodes
-function pull(weight) {
+// ---- positions of the nodes
+// Pairs of clients of whom one takes more than an even share from the other.
+function strongLinks(weight) {
   const n = weight.size,
     even = 1 / n,
     both = [];
@@ -239,14 +241,14 @@ function fitted(at) {
     span = Math.max(x1 - x0, y1 - y0) || 1;
   return at.map(([x, y]) => [0.5 + (x - (x0 + x1) / 2) / span, 0.5 + (y - (y0 + y1) / 2) / span]);
 }
-// The places of a matrix start from those shown before it, so that clients move and do not jump.
-const placeCache = new WeakMap();
-function places(method, frame, part) {
+// The layout of a matrix starts from the positions shown before, so that clients move and do not jump.
+const positionCache = new WeakMap();
+function positions(method, frame, part) {
   const n = sizeOf(method),
-    cache = placeCache.get(method) || new Map();
-  placeCache.set(method, cache);
-  if (state.place === "labels") {
-    const alike = likeness(federationOf(method));
+    cache = positionCache.get(method) || new Map();
+  positionCache.set(method, cache);
+  if (state.layout === "labels") {
+    const alike = similarity(federationOf(method));
     if (alike && !cache.has("labels")) {
       const links = [];
       for (let i = 0; i < n; i++)
@@ -257,15 +259,15 @@ function places(method, frame, part) {
   }
   const weight = weightsOf(method, frame, part);
   if (!cache.has(weight.index)) {
-    const { pairs, most } = pull(weight),
+    const { pairs, most } = strongLinks(weight),
       load = new Float64Array(n);
     for (const [i, j, , beyond] of pairs) {
       load[i] += beyond / most;
       load[j] += beyond / most;
     }
-    const ease = Math.min(1, 1.5 / Math.max(...load, 1e-9)); // a large group must not fall into one point
+    const ease = Math.min(1, 1.5 / Math.max(...load, 1e-9)); // or a large group would collapse into one point
     const links = pairs.map(([i, j, , beyond]) => [i, j, (beyond / most) * ease]);
-    const before = lastPlaces.get(method.name)?.length === n ? lastPlaces.get(method.name) : null;
+    const before = lastPositions.get(method.name)?.length === n ? lastPositions.get(method.name) : null;
     cache.set(weight.index, relaxed(before || spiral(n), links, before ? 80 : 240));
   }
   return cache.get(weight.index);
@@ -273,21 +275,21 @@ function places(method, frame, part) {
 
 // ---- drawing
 let flight = 0;
-const lastPlaces = new Map();
-function drawGraph(place, method, frame, part, round) {
+const lastPositions = new Map();
+function drawGraph(container, method, frame, part, round) {
   const federation = federationOf(method),
     n = federation.names.length,
     weight = weightsOf(method, frame, part);
-  const width = Math.max(240, place.clientWidth || 420),
+  const width = Math.max(240, container.clientWidth || 420),
     height = Math.min(width, 460),
     pad = 22;
-  const goal = places(method, frame, part),
-    old = lastPlaces.get(method.name);
+  const goal = positions(method, frame, part),
+    old = lastPositions.get(method.name);
   const paint = nodeColor(method, round),
     most = Math.max(...(federation.train || [1]), 1);
   const radius = (c) =>
     Math.max(2.5, Math.min(12, 62 / Math.sqrt(n)) * Math.sqrt((federation.train?.[c] ?? most) / most));
-  const { pairs, most: beyond, even } = pull(weight);
+  const { pairs, most: beyond, even } = strongLinks(weight);
   const kept = pairs
     .sort((a, b) => b[3] - a[3])
     .slice(0, Math.min(5 * n, 420))
@@ -299,7 +301,7 @@ function drawGraph(place, method, frame, part, round) {
     tabindex: 0,
     role: "img",
     class: "graph",
-    "aria-label": `Graph of ${n} clients in round ${frame.round}: ${kept.length} of ${(n * (n - 1)) / 2} links carry more than an even share. Arrow keys walk through the clients.`,
+    "aria-label": `Graph of ${n} clients in round ${frame.round}: in ${kept.length} of ${(n * (n - 1)) / 2} pairs, one takes more than an even share from the other. Use the arrow keys to step through the clients.`,
   });
   const lines = kept.map(([i, j, , extra]) =>
     svg("line", {
@@ -360,7 +362,7 @@ function drawGraph(place, method, frame, part, round) {
       );
     }
   }
-  function told(c) {
+  function tipOf(c) {
     const sources = [...Array(n).keys()]
         .filter((j) => j !== c && weight(c, j) > 0)
         .sort((a, b) => weight(c, b) - weight(c, a)),
@@ -369,13 +371,13 @@ function drawGraph(place, method, frame, part, round) {
     return clientTip(federation, c, [
       known(cluster) && ["cluster", String(cluster)],
       known(accuracy) && ["personal accuracy", percent(accuracy)],
-      ["keeps of its own", percent(weight(c, c))],
+      ["keeps of its own model", percent(weight(c, c))],
       ...sources.slice(0, 4).map((j) => [`learns from ${federation.names[j]}`, percent(weight(c, j))]),
     ]);
   }
   const clear = () => highlight(null);
   function visit(c, x, y) {
-    const content = told(c);
+    const content = tipOf(c);
     showTip(content, x, y, clear);
     highlight(c);
     say(content.map((node) => node.textContent).join(" "));
@@ -392,7 +394,7 @@ function drawGraph(place, method, frame, part, round) {
     visit(here, box.left + x, box.top + y);
   });
   chart.addEventListener("blur", hideTip);
-  place.replaceChildren(chart);
+  container.replaceChildren(chart);
   chart.highlight = highlight;
   cancelAnimationFrame(flight);
   if (old && old.length === n && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
@@ -405,7 +407,7 @@ function drawGraph(place, method, frame, part, round) {
     settle(0);
     flight = requestAnimationFrame(step);
   } else settle(1);
-  lastPlaces.set(method.name, goal);
+  lastPositions.set(method.name, goal);
   return { chart, links: kept.length, even };
 }
 function upToScore(method, client, round) {
@@ -416,7 +418,7 @@ function upToScore(method, client, round) {
   return null;
 }
 
-function drawMatrix(place, method, frame, part, round, graph) {
+function drawMatrix(container, method, frame, part, round, graph) {
   const federation = federationOf(method),
     order = orderOf(method, round),
     weight = weightsOf(method, frame, part),
@@ -433,7 +435,7 @@ function drawMatrix(place, method, frame, part, round, graph) {
   if (most === 0) for (let i = 0; i < n; i++) most = Math.max(most, weight(i, i));
   const from = state.stretch ? least : 0,
     span = most - from || 1;
-  const canvas = heatMap(place, {
+  const canvas = heatMap(container, {
     rows: n,
     columns: n,
     value: (i, j) => (weight(order[i], order[j]) - from) / span,
@@ -449,42 +451,42 @@ function drawMatrix(place, method, frame, part, round, graph) {
   return { from, most };
 }
 function matrixTip(federation, weight, i, j) {
-  const alike = likeness(federation),
-    kin = federation.kin ? (federation.kin[i] === federation.kin[j] ? "the same" : "different") : null;
+  const alike = similarity(federation),
+    kin = federation.kin ? (federation.kin[i] === federation.kin[j] ? "same" : "different") : null;
   const what = i === j ? "keeps of its own model" : `takes from ${federation.names[j]}`;
   return [
     el("b", {}, federation.names[i]),
     rows([
       [what, percent(weight(i, j), 2)],
-      i !== j && alike && ["likeness of labels", percent(alike(i, j), 0)],
-      i !== j && kin && ["hidden groups", kin],
+      i !== j && alike && ["label similarity", percent(alike(i, j), 0)],
+      i !== j && kin && ["hidden group", kin],
     ]),
   ];
 }
-function drawTruth(place, method, round) {
+function drawTruth(container, method, round) {
   const federation = federationOf(method),
     order = orderOf(method, round),
     n = order.length,
-    alike = likeness(federation);
+    alike = similarity(federation);
   const groups = federation.kin && state.truth !== "labels";
   const value = groups
     ? (i, j) => (federation.kin[order[i]] === federation.kin[order[j]] ? 0.75 : 0)
     : (i, j) => alike(order[i], order[j]);
   const paint = (c) => (federation.kin && known(federation.kin[c]) ? color(federation.kin[c]) : NEUTRAL());
-  heatMap(place, {
+  heatMap(container, {
     rows: n,
     columns: n,
     value,
     gap: 1,
     strip: federation.kin ? (i) => paint(order[i]) : null,
     stripAcross: federation.kin ? (j) => paint(order[j]) : null,
-    label: groups ? "Which clients are of the same hidden group" : "How alike the clients' label distributions are",
+    label: groups ? "Which clients are in the same hidden group" : "How similar the clients' label distributions are",
     hover: (i, j) => {
       const [a, b] = [order[i], order[j]];
       return [
         el("b", {}, `${federation.names[a]} and ${federation.names[b]}`),
         rows([
-          alike && ["likeness of labels", percent(alike(a, b), 0)],
+          alike && ["label similarity", percent(alike(a, b), 0)],
           federation.kin && ["hidden groups", `${federation.kin[a]} and ${federation.kin[b]}`],
         ]),
       ];
@@ -555,7 +557,7 @@ function renderRelation() {
     el(
       "p",
       { class: "note" },
-      "A client's next model is a mix of what clients sent. Move the slider to see the mix change from round to round; point at a client or a cell to read it.",
+      "Each client's next model is a weighted mix of the models that clients sent. Move the slider to see how the mix changes over the rounds. Point at a client or a cell for details.",
     ),
     el("div", { class: "controls" }, methodChoice()),
     el(
@@ -603,7 +605,7 @@ function relationPanels(content, method, round, part) {
         "No mixing matrix",
         null,
         missing(
-          `${method.name} wrote no matrix of who learns from whom: it merges models in a way that is no mix of clients' models, or there are too many clients to write it down.`,
+          `${method.name} recorded no mixing matrix: either its merge is not a mix of the clients' models, or there are too many clients.`,
         ),
       ),
     );
@@ -622,9 +624,9 @@ function relationPanels(content, method, round, part) {
   const graphNote = el("p", { class: "note" }),
     matrixNote = el("p", { class: "note" });
   const shownAt =
-    frame.round === round ? "" : ` The matrix shown is of round ${frame.round}, the last one kept by then.`;
+    frame.round === round ? "" : ` This is the matrix of round ${frame.round}, the latest one stored.`;
   const orders = [
-    ["", clusters ? "cluster" : federation.kin ? "hidden group" : "main label"],
+    ["", clusters ? "cluster" : federation.kin ? "hidden group" : "most frequent label"],
     clusters && federation.kin && ["group", "hidden group"],
     ["number", "client number"],
   ].filter(Boolean);
@@ -635,28 +637,28 @@ function relationPanels(content, method, round, part) {
       colors.length ? selectBox("color by", colors, colors[0][0], again("color")) : null,
       federation.labels
         ? selectBox(
-            "nearness",
+            "layout",
             [
-              ["mixing", "learning from each other"],
-              ["labels", "likeness of labels"],
+              ["mixing", "by mixing weights"],
+              ["labels", "by label similarity"],
             ],
-            state.place,
-            again("place"),
+            state.layout,
+            again("layout"),
           )
         : null,
       selectBox("order by", orders, orders.some(([v]) => v === state.order) ? state.order : "", again("order")),
       federation.kin && federation.labels
         ? selectBox(
-            "truth",
+            "ground truth",
             [
               ["groups", "hidden groups"],
-              ["labels", "likeness of labels"],
+              ["labels", "label similarity"],
             ],
             state.truth,
             again("truth"),
           )
         : null,
-      checkBox("shade from the least to the most", state.stretch, again("stretch")),
+      checkBox("stretch colors to the range", state.stretch, again("stretch")),
     ),
     panel("w4", "Clients", null, graphBox, graphNote),
     panel(
@@ -665,18 +667,18 @@ function relationPanels(content, method, round, part) {
       null,
       matrixBox,
       matrixNote,
-      numbers(["learns", ...federation.names], () => {
+      numbers(["learner", ...federation.names], () => {
         const weight = weightsOf(method, frame, part);
         return federation.names.map((name, i) => [name, ...federation.names.map((_, j) => percent(weight(i, j), 2))]);
       }),
     ),
     panel(
       "w4",
-      federation.kin && state.truth !== "labels" ? "The truth: hidden groups" : "The truth: likeness of labels",
+      federation.kin && state.truth !== "labels" ? "Ground truth: hidden groups" : "Ground truth: label similarity",
       null,
-      federation.kin || likeness(federation)
+      federation.kin || similarity(federation)
         ? truthBox
-        : missing("The history holds neither labels nor groups of the clients."),
+        : missing("The history has neither labels nor groups of the clients."),
       kinBox,
     ),
   );
@@ -685,16 +687,15 @@ function relationPanels(content, method, round, part) {
   const self = mean([...Array(sizeOf(method)).keys()].map((i) => weightsOf(method, frame, part)(i, i)));
   graphNote.textContent =
     self > 0.9999
-      ? "In this round every client keeps its own model: nobody learns from another."
+      ? "In this round every client keeps its own model."
       : graph.links
-        ? `A dot is a client, its area its training rows. A line joins two of whom one takes more than an even share, ${percent(graph.even)}, from the other${graph.links >= 420 ? " (the strongest 420)" : ""}.`
-        : "Nobody takes more than an even share from another: everybody learns alike from everybody.";
+        ? `A dot is a client; its area is its number of training examples. A line joins two clients if one takes more than an even share (${percent(graph.even)}) from the other${graph.links >= 420 ? "; the strongest 420 are shown" : ""}.`
+        : "No client takes more than an even share from another: all learn equally from all.";
   matrixNote.append(
-    `Row: who learns; column: from whom. ${percent(from, 1)}`,
-    rampBar(),
-    `${percent(most, 1)} of another client's model; a client keeps ${percent(self)} of its own on average.${shownAt}`,
+    el("span", { class: "scale" }, percent(from, 1), rampBar(), percent(most, 1)),
+    `Row: learner. Column: source. On average, a client keeps ${percent(self)} of its own model.${shownAt}`,
   );
-  if (federation.kin || likeness(federation)) drawTruth(truthBox, method, round);
+  if (federation.kin || similarity(federation)) drawTruth(truthBox, method, round);
   const kin = kinship(method, frame, part);
   if (kin && known(kin.kin))
     kinBox.append(
@@ -702,11 +703,11 @@ function relationPanels(content, method, round, part) {
         "p",
         { class: "note" },
         federation.kin
-          ? `Of what clients take from others, ${percent(kin.kin, 0)} comes from their own hidden group; an even mix would take ${percent(kin.chance, 0)}.`
-          : `Those a client learns from have labels that are ${percent(kin.kin, 0)} like its own; an even mix: ${percent(kin.chance, 0)}.`,
+          ? `Of what clients take from others, ${percent(kin.kin, 0)} comes from their own hidden group. With an even mix it would be ${percent(kin.chance, 0)}.`
+          : `The labels of a client's sources are on average ${percent(kin.kin, 0)} similar to its own. With an even mix it would be ${percent(kin.chance, 0)}.`,
       ),
     );
   const rand = exactly(method.facts.rand_index, round);
   if (rand && known(rand[1]) && federation.kin)
-    kinBox.append(el("p", { class: "note" }, `Rand index of clusters against hidden groups: ${rand[1].toFixed(2)}.`));
+    kinBox.append(el("p", { class: "note" }, `Rand index of the clusters against the hidden groups: ${rand[1].toFixed(2)}.`));
 }

@@ -1,4 +1,4 @@
-// The sections that are not about relations: result, learning, who benefits, clients, costs, how it was made.
+// The other sections: result, learning, who benefits, clients, costs, how it was made.
 
 // ---- result
 function renderResult() {
@@ -6,7 +6,7 @@ function renderResult() {
     reference = byName(DATA.reference),
     several = DATA.methods.length > 1;
   const columns = [
-    ["method", (m) => m.name, (m) => m.name.replaceAll(",", ",\u200b"), null], // a long name may break at its commas
+    ["method", (m) => m.name, (m) => m.name.replaceAll(",", ",\u200b"), null], // a long name may wrap at its commas
     [
       "personal",
       (m) => headline(m, "personal"),
@@ -16,7 +16,7 @@ function renderResult() {
     ["received", (m) => headline(m, "received"), (m) => percent(headline(m, "received")), "max"],
     ["std over clients", (m) => headline(m, "personal", "std"), (m) => percent(headline(m, "personal", "std")), "min"],
     [
-      "worst tenth",
+      "worst 10 %",
       (m) => headline(m, "personal", "worst_decile"),
       (m) => percent(headline(m, "personal", "worst_decile")),
       "max",
@@ -30,14 +30,14 @@ function renderResult() {
         ]
       : null,
     ["rounds", (m) => mean(over(m, (r) => r.rounds)), roundsText, null],
-    ["bytes", (m) => mean(over(m, (r) => r.down + r.up)), (m) => bytes(mean(over(m, (r) => r.down + r.up))), "min"],
+    ["traffic", (m) => mean(over(m, (r) => r.down + r.up)), (m) => bytes(mean(over(m, (r) => r.down + r.up))), "min"],
     [
       "simulated time",
       (m) => mean(over(m, (r) => r.compute + r.communication)),
       (m) => duration(mean(over(m, (r) => r.compute + r.communication))),
       "min",
     ],
-    ["on this machine", (m) => mean(over(m, (r) => r.wall)), (m) => duration(mean(over(m, (r) => r.wall))), "min"],
+    ["wall time", (m) => mean(over(m, (r) => r.wall)), (m) => duration(mean(over(m, (r) => r.wall))), "min"],
   ].filter(Boolean);
   const best = columns.map(([, value, , better]) => {
     const values = DATA.methods.map(value).filter(known);
@@ -121,11 +121,11 @@ function renderResult() {
     el(
       "p",
       { class: "note", css: { marginTop: "10px" } },
-      "Accuracy on each client's own test rows after the last round, mean over all clients. personal: the model a client uses; received: the model as sent to it.",
+      "Accuracy on each client's own test examples after the last round, averaged over all clients. Personal: the model that a client uses. Received: the model that the server sent to it.",
       seeds > 1
-        ? ` Means over ${DATA.methods.every((m) => counted(m).length === seeds) ? "" : "up to "}${seeds} seeds, ± their standard deviation.`
+        ? ` Means over ${DATA.methods.every((m) => counted(m).length === seeds) ? "" : "up to "}${seeds} seeds; ± is their standard deviation.`
         : "",
-      several ? " Bold: the best of a column. A click on a row chooses the method for the panels below." : "",
+      several ? " Bold: best in its column. Click a row to select the method for the panels below." : "",
     ),
     ...warnings(),
   );
@@ -141,7 +141,7 @@ function tiles(reference) {
       .filter((m) => known(headline(m, "personal")))
       .sort((a, b) => headline(b, "personal") - headline(a, "personal"));
   const tile = (value, text) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, text));
-  if (!ranked.length) return el("p", { class: "lead" }, "Nothing was measured yet.");
+  if (!ranked.length) return el("p", { class: "lead" }, "No results yet.");
   const best = ranked[0],
     gain = reference && best !== reference ? gains(best, reference) : [];
   return el(
@@ -150,34 +150,34 @@ function tiles(reference) {
     tile(
       percent(headline(best, "personal")),
       DATA.methods.length > 1
-        ? `personal accuracy of ${best.name}, the best of ${DATA.methods.length}`
+        ? `personal accuracy of ${best.name}, best of ${DATA.methods.length}`
         : "personal accuracy, mean over clients",
     ),
     gain.length
-      ? tile(`${points(mean(gain.map((g) => g.gain)))} points`, "mean gain of its clients over training alone")
+      ? tile(`${points(mean(gain.map((g) => g.gain)))} points`, "mean gain of its clients over local training")
       : null,
     gain.length
-      ? tile(`${gain.filter((g) => g.gain < -LEVEL).length} of ${gain.length}`, "of them lose by it")
-      : tile(percent(headline(best, "personal", "worst_decile")), "mean of its worst tenth of clients"),
+      ? tile(`${gain.filter((g) => g.gain < -LEVEL).length} of ${gain.length}`, "of its clients lose")
+      : tile(percent(headline(best, "personal", "worst_decile")), "mean of its worst 10 % of clients"),
     tile(
       whole(federation.names.length),
-      `clients${federation.train ? `, ${whole(federation.train.reduce((a, b) => a + b, 0))} training rows` : ""}`,
+      `clients${federation.train ? `, ${whole(federation.train.reduce((a, b) => a + b, 0))} training examples` : ""}`,
     ),
   );
 }
 function warnings() {
   const out = [];
   for (const m of DATA.methods) {
-    if (m.sees_test) out.push(`${m.name} learned from test rows, as its paper does: its accuracies are optimistic.`);
+    if (m.sees_test) out.push(`${m.name} learned from test examples, as its paper does, so its accuracies are optimistic.`);
     const dropped = over(m, (r) => r.dropped).reduce((a, b) => a + b, 0);
     if (dropped)
       out.push(
-        `${m.name}: ${count(dropped, "reply was", "replies were")} dropped; the first: round ${m.runs.find((r) => r.dropped).dropped_first[0][0]}, ${m.runs.find((r) => r.dropped).dropped_first[0][2]}.`,
+        `${m.name}: ${count(dropped, "reply was", "replies were")} dropped. The first one, in round ${m.runs.find((r) => r.dropped).dropped_first[0][0]}: ${m.runs.find((r) => r.dropped).dropped_first[0][2]}.`,
       );
     const open = m.runs.filter((r) => !r.finished);
     if (open.length)
       out.push(
-        `${m.name} is not finished: ${open.map((r) => `seed ${r.seed} is at round ${r.rounds} of ${r.planned}`).join(", ")}. ${open.length < m.runs.length ? "What is not finished is not counted in the tables." : "Its numbers are those of now."}`,
+        `${m.name} is not finished: ${open.map((r) => `seed ${r.seed} is at round ${r.rounds} of ${r.planned}`).join(", ")}. ${open.length < m.runs.length ? "Unfinished runs are not counted in the tables." : "Its numbers are preliminary."}`,
       );
   }
   return out.map((text) => el("p", { class: "note" }, `⚠ ${text}`));
@@ -209,7 +209,7 @@ function renderLearning() {
       width: chosen && several ? 3 : 2,
       points: curve.round.map((r, k) => [at(r), curve.mean[k]]),
       band: chosen ? curve.round.map((r, k) => [at(r), curve.low[k], curve.high[k]]) : null,
-      dots: new Set(m.swept.map(at)),
+      dots: new Set(m.evaluated.map(at)),
       faint:
         chosen && state.each
           ? federationOf(m).names.map((_, c) =>
@@ -241,23 +241,23 @@ function renderLearning() {
         "Against",
         [
           ["round", "rounds"],
-          ["bytes", "bytes"],
+          ["bytes", "traffic"],
           ["time", "simulated time"],
         ],
         state.axis,
         pick("axis"),
       ),
-      checkBox("each client", state.each, pick("each")),
+      checkBox("show each client", state.each, pick("each")),
     ),
     el(
       "figure",
       { class: "panel" },
-      several ? legend(DATA.methods.map((m, i) => [m.name, methodColor(i)])) : null,
+      several ? legend(DATA.methods.map((m, i) => [m.name, methodColor(i), methodDash(i)])) : null,
       box,
       el(
         "p",
         { class: "note" },
-        `Mean over clients. The band of ${DATA.methods[state.method].name} holds eight in ten of its clients. Each point is the state after a round. Dots: measured at all clients; in between, at the participants of the next round.${lacking.length ? ` Not measured for ${lacking.join(", ")}, where nothing is sent.` : ""}`,
+        `Mean over clients after each round. The band contains 80 % of the clients of ${DATA.methods[state.method].name}. At dots all clients were evaluated, elsewhere the participants of the next round.${lacking.length ? ` Not available for ${lacking.join(", ")}: no model is sent.` : ""}`,
       ),
       numbers(["round", ...DATA.methods.map((m) => m.name)], () =>
         [...new Set(DATA.methods.flatMap((m) => m.curves[state.metric]?.round || []))]
@@ -276,7 +276,8 @@ function renderLearning() {
   lineChart(box, {
     series,
     height: Math.max(260, Math.min(400, innerHeight * 0.5)),
-    xLabel: { round: "round", bytes: "bytes in both directions", time: "simulated time" }[state.axis],
+    xLabel: { round: "round", bytes: "traffic in both directions", time: "simulated time" }[state.axis],
+    wholeNumbers: state.axis === "round",
     xFormat: { round: (v) => String(v), bytes, time: duration }[state.axis],
     yFormat: isLoss ? plain : (v, fine) => percent(v, fine ? 2 : 0),
     label: `Learning curves of ${DATA.methods.map((m) => m.name).join(", ")}`,
@@ -310,7 +311,7 @@ function renderBenefit() {
     el(
       "p",
       { class: "note" },
-      `A client's personal accuracy minus what it reaches with ${reference.name === DATA.reference ? "training alone" : reference.name}, at the same client and seed.`,
+      `Each client's personal accuracy minus its accuracy with ${reference.name === DATA.reference ? "local training" : reference.name}, for the same client and seed.`,
     ),
     el(
       "div",
@@ -329,16 +330,16 @@ function renderBenefit() {
     el(
       "div",
       { class: "panels" },
-      panel("w5", "All methods", "A tick is a client; the dot is their mean.", strips),
+      panel("w5", "All methods", "A tick is a client, the dot is the mean. In points.", strips),
       panel(
         "w7",
-        `${chosen.name}: each client, sorted`,
+        `${chosen.name}: gain of each client, in points`,
         null,
         list.length
           ? el(
               "p",
               { id: "benefit-said" },
-              `${winners.length} of ${list.length} gain, ${losers.length} lose, ${list.length - winners.length - losers.length} are level. Median ${points(list[Math.floor(list.length / 2)]?.gain)} points.`,
+              `Of ${count(list.length, "client")}, ${count(winners.length, "gains", "gain")}, ${count(losers.length, "loses", "lose")}, ${count(list.length - winners.length - losers.length, "stays", "stay")} the same. The median is ${points(list[Math.floor(list.length / 2)]?.gain)} points.`,
             )
           : missing(`There is no run of ${reference.name} on the same clients.`),
         bars,
@@ -346,7 +347,7 @@ function renderBenefit() {
           ? el(
               "p",
               { class: "note" },
-              `Lose most: ${losers
+              `Largest losses: ${losers
                 .slice(0, 8)
                 .map((g) => `${named(g)} ${points(g.gain)}`)
                 .join(", ")}${losers.length > 8 ? ` and ${losers.length - 8} more` : ""}.`,
@@ -375,14 +376,14 @@ function renderBenefit() {
       ]),
     );
 }
-function gainStrips(place, shown, reference, chosen) {
+function gainStrips(container, shown, reference, chosen) {
   const lists = shown.map((m) => gains(m, reference)),
     all = lists.flat().map((g) => g.gain);
   if (!all.length) {
-    place.append(missing("No common clients."));
+    container.append(missing("The runs have no clients in common."));
     return;
   }
-  const width = Math.max(260, place.clientWidth),
+  const width = Math.max(260, container.clientWidth),
     line = 34,
     height = shown.length * line + 26,
     left = Math.min(140, 20 + 7 * Math.max(...shown.map((m) => Math.min(17, m.name.length))));
@@ -456,11 +457,11 @@ function gainStrips(place, shown, reference, chosen) {
       ),
     );
   });
-  place.replaceChildren(chart);
+  container.replaceChildren(chart);
 }
-function gainBars(place, list, told) {
-  const step = Math.max(5, Math.min(40, (place.clientWidth - 46) / list.length)),
-    width = Math.max(place.clientWidth, 46 + step * list.length),
+function gainBars(container, list, tipOf) {
+  const step = Math.max(5, Math.min(40, (container.clientWidth - 46) / list.length)),
+    width = Math.max(container.clientWidth, 46 + step * list.length),
     height = 230;
   const low = Math.min(0, ...list.map((g) => g.gain)),
     high = Math.max(0, ...list.map((g) => g.gain)),
@@ -472,7 +473,7 @@ function gainBars(place, list, told) {
     tabindex: 0,
     role: "img",
     id: "gain-bars",
-    "aria-label": `Gain of ${list.length} clients, from ${points(high)} to ${points(low)} points. Arrow keys walk through them.`,
+    "aria-label": `Gain of ${list.length} clients, from ${points(high)} to ${points(low)} points. Use the arrow keys to step through them.`,
   });
   for (const t of ticks(low, high, 5))
     chart.append(
@@ -492,7 +493,7 @@ function gainBars(place, list, told) {
   const targets = list.map((g, k) =>
     pointed(
       svg("rect", { x: 42 + k * step, y: 0, width: step, height, fill: "transparent", class: "target" }),
-      (e) => showTip(told(g), e.clientX, e.clientY),
+      (e) => showTip(tipOf(g), e.clientX, e.clientY),
     ),
   );
   chart.append(...bars, svg("line", { x1: 40, x2: width, y1: y(0), y2: y(0), stroke: token("soft") }), ...targets);
@@ -503,14 +504,14 @@ function gainBars(place, list, told) {
     event.preventDefault();
     here = Math.max(0, Math.min(list.length - 1, here + move));
     const box = bars[here].getBoundingClientRect(),
-      content = told(list[here]);
+      content = tipOf(list[here]);
     showTip(content, box.left, box.top);
     say(content.map((node) => node.textContent).join(" "));
   });
   chart.addEventListener("blur", hideTip);
-  place.replaceChildren(chart);
+  container.replaceChildren(chart);
 }
-// Without a reference: what each client reaches.
+// Without a reference: the accuracy of each client.
 function renderAlone(body, method) {
   const run = method.runs[0],
     federation = federationOf(method),
@@ -524,8 +525,8 @@ function renderAlone(body, method) {
       "p",
       { class: "note" },
       DATA.reference && DATA.methods.length < 2
-        ? "This is training alone; add runs of other methods to see what they gain: fedkin report DIR DIR …"
-        : "Who gains by learning together is known where there is a run of 'local' on the same clients: fedkin compare local …, or fedkin report DIR DIR-OF-LOCAL. Until then, what each client reaches:",
+        ? "This is local training. To see what other methods gain, add their runs: fedkin report DIR DIR …"
+        : "To see who gains from learning together, add a run of 'local' on the same clients: fedkin compare local …, or fedkin report DIR DIR-OF-LOCAL. This is the accuracy of each client:",
     ),
     el(
       "figure",
@@ -541,10 +542,10 @@ function renderAlone(body, method) {
     gainBars(bars, list, (g) =>
       clientTip(federation, g.client, [
         ["personal accuracy", percent(g.value)],
-        known(run.last_received?.[g.client]) && ["as received", percent(run.last_received[g.client])],
+        known(run.last_received?.[g.client]) && ["received accuracy", percent(run.last_received[g.client])],
       ]),
     );
-  else bars.append(missing("Nothing was measured yet."));
+  else bars.append(missing("No results yet."));
 }
 
 // ---- clients
@@ -553,7 +554,7 @@ function renderClients() {
     federation = DATA.federations[DATA.methods[state.method].runs[0].federation],
     box = el("div", { class: "wide" });
   if (!federation.labels) {
-    body.replaceChildren(missing("This history holds no labels of the clients."));
+    body.replaceChildren(missing("The history has no labels of the clients."));
     return;
   }
   const n = federation.names.length,
@@ -561,21 +562,21 @@ function renderClients() {
   const order = [...Array(n).keys()].sort(
     (a, b) => (federation.group?.[a] ?? 0) - (federation.group?.[b] ?? 0) || a - b,
   );
-  const told = [
+  const summary = [
     count(n, "client"),
     federation.train &&
-      `${[...new Set([Math.min(...federation.train), Math.max(...federation.train)])].map(whole).join(" to ")} training rows each`,
+      `${[...new Set([Math.min(...federation.train), Math.max(...federation.train)])].map(whole).join(" to ")} training examples each`,
     known(federation.mean_kld) && `mean pairwise KL divergence of labels ${plain(federation.mean_kld)}`,
     federation.group && `${new Set(federation.group).size} hidden groups`,
   ]
     .filter(Boolean)
     .join(", ");
   body.replaceChildren(
-    el("p", { class: "note" }, `${told}.`),
+    el("p", { class: "note" }, `${summary}.`),
     el(
       "figure",
       { class: "panel" },
-      el("h3", {}, "Training rows by label and client"),
+      el("h3", {}, "Training examples by label and client"),
       federation.kin
         ? legend([...new Set(federation.kin)].sort((a, b) => a - b).map((g) => [`hidden group ${g}`, color(g)]))
         : null,
@@ -607,14 +608,14 @@ function renderClients() {
     width = Math.max(left + 10 + step * n, 240),
     height = classes * line + 30;
   const most = Math.max(...federation.labels.flat()),
-    radius = (rowsHere) => Math.sqrt(rowsHere / most) * (Math.min(step, line) / 2) * 1.05;
+    radius = (examples) => Math.sqrt(examples / most) * (Math.min(step, line) / 2) * 1.05;
   const chart = svg("svg", {
     width,
     height,
     css: { maxWidth: "none" },
     role: "img",
     id: "bubbles",
-    "aria-label": `Bubble plot of ${classes} labels by ${n} clients; the largest bubble is ${whole(most)} rows`,
+    "aria-label": `Bubble plot of ${classes} labels by ${n} clients; the largest bubble is ${whole(most)} examples`,
   });
   for (let k = 0; k < classes; k++)
     if (line >= 13 || k % Math.ceil(14 / line) === 0)
@@ -629,8 +630,8 @@ function renderClients() {
     const column = pointed(svg("g", {}), (e) => {
       showTip(
         clientTip(federation, c, [
-          federation.validation && ["validation rows", whole(federation.validation[c])],
-          federation.test && ["test rows", whole(federation.test[c])],
+          federation.validation && ["validation examples", whole(federation.validation[c])],
+          federation.test && ["test examples", whole(federation.test[c])],
         ]),
         e.clientX,
         e.clientY,
@@ -670,14 +671,14 @@ function renderCosts() {
     el(
       "p",
       { class: "note" },
-      "Bytes are counted from the messages themselves. Simulated time: clients work side by side and the slowest counts, with the links and processors that the run assumes.",
+      "Traffic is counted from the messages. In simulated time, clients work in parallel and each round lasts as long as its slowest client, with the link and processor speeds that the run assumes.",
     ),
     el(
       "div",
       { class: "panels" },
       panel(
         "w6",
-        "Bytes of the whole run",
+        "Traffic of the whole run",
         null,
         legend([
           ["down, to clients", shades[0]],
@@ -694,7 +695,7 @@ function renderCosts() {
           ["communication", shades[1]],
         ]),
         time,
-        numbers(["method", "bytes down", "bytes up", "compute", "communication", "GFLOPs"], () =>
+        numbers(["method", "down", "up", "compute", "communication", "GFLOPs"], () =>
           DATA.methods.map((m) => [
             m.name,
             bytes(average(m, "down")),
@@ -712,7 +713,7 @@ function renderCosts() {
     parts: ["down, to clients", "up, to the server"],
     shades,
     format: bytes,
-    label: "Bytes by direction",
+    label: "Traffic by direction",
   });
   stackedBars(time, {
     items: DATA.methods.map((m) => ({ name: m.name, parts: [average(m, "compute"), average(m, "communication")] })),
@@ -736,14 +737,14 @@ function renderMade() {
     el("h3", {}, commands.length > 1 ? "Commands" : "Command"),
     commands.length
       ? el("pre", { id: "command" }, commands.join("\n"))
-      : missing("The run was not started from the command line, or did not write down how."),
+      : missing("No command was recorded: the run was not started from the command line."),
     el("h3", {}, "Evaluation"),
     el("p", {}, DATA.evaluation),
     el("h3", {}, "Methods and their settings"),
     el(
       "dl",
       { class: "stack" },
-      DATA.methods.flatMap((m) => [el("dt", {}, m.name), el("dd", {}, settings(m) || "no settings of its own")]),
+      DATA.methods.flatMap((m) => [el("dt", {}, m.name), el("dd", {}, settings(m) || "no settings")]),
     ),
     el("h3", {}, "Environment"),
     el(
@@ -751,11 +752,11 @@ function renderMade() {
       {},
       Object.entries(environment)
         .map(([k, v]) => `${k} ${v}`)
-        .join(", ") || "not written down",
+        .join(", ") || "not recorded",
     ),
     el("h3", {}, "Folders"),
     el("p", { class: "note" }, DATA.methods.flatMap((m) => m.runs.map((r) => r.folder)).join(", ")),
-    el("h3", {}, "To cite"),
+    el("h3", {}, "Citation"),
     el("pre", { id: "bibtex" }, DATA.bibtex),
   );
 }

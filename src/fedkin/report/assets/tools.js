@@ -1,4 +1,4 @@
-// Elements, numbers for people, colors, the tooltip. Text always goes in as text nodes: a client's name is never markup.
+// DOM helpers, number formats, colors, the tooltip. Text is inserted as text nodes: a client's name is never markup.
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -14,7 +14,7 @@ function fill(node, attributes, children) {
 const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
-// ---- numbers for people
+// ---- number formats
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)} %` : "–");
 const minus = (text) => text.replace("-", "−");
@@ -49,20 +49,21 @@ function deviation(values) {
 function scale(low, high, from, to) {
   const width = high - low || 1;
   const at = (value) => from + ((value - low) / width) * (to - from);
-  at.back = (place) => low + ((place - from) / (to - from)) * width;
+  at.back = (pixel) => low + ((pixel - from) / (to - from)) * width;
   return at;
 }
-function ticks(low, high, wanted = 5) {
-  const rough = (high - low || 1) / wanted;
+function ticks(low, high, wanted = 5, wholeNumbers = false) {
+  const rough = Math.max((high - low || 1) / wanted, wholeNumbers ? 1 : 0);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough);
+  const steps = wholeNumbers ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10];
+  const step = steps.map((m) => m * power).find((s) => s >= rough);
   const out = [];
   for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step)
     out.push(Number(v.toPrecision(12)));
   return out;
 }
 
-// ---- colors: Okabe and Ito's, told apart by the color-blind; darker or lighter by theme
+// ---- colors: based on the color-blind safe palette of Okabe and Ito, darker or lighter by theme
 const COLORS = {
   light: ["#0072b2", "#d55e00", "#009e73", "#a8518a", "#b07d00", "#3a9bd9", "#6b4fa0", "#5f6b2d", "#8c2d2d", "#2f7f8f"],
   dark: ["#56a9e8", "#f08a4b", "#2fc79b", "#dd93c0", "#e6b93c", "#8fd0f7", "#b39ddb", "#b5c26a", "#e58a8a", "#6cc7d6"],
@@ -72,7 +73,7 @@ const theme = () => document.documentElement.dataset.theme;
 const color = (index) => COLORS[theme()][((index % 10) + 10) % 10];
 const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const NEUTRAL = () => (theme() === "dark" ? "#7b8594" : "#8a929d");
-// a method keeps its color through the page; training alone is the grey one
+// A method has the same color everywhere. Local training is gray.
 function methodColor(index) {
   if (DATA.methods[index].name === DATA.reference) return NEUTRAL();
   const before = DATA.methods.slice(0, index).filter((m) => m.name !== DATA.reference).length;
@@ -98,9 +99,9 @@ const RAMPS = {
 };
 function ramp(share) {
   const stops = RAMPS[theme()];
-  const place = Math.max(0, Math.min(1, share)) * (stops.length - 1);
-  const low = Math.min(stops.length - 2, Math.floor(place));
-  return stops[low].map((c, i) => Math.round(c + (place - low) * (stops[low + 1][i] - c)));
+  const position = Math.max(0, Math.min(1, share)) * (stops.length - 1);
+  const low = Math.min(stops.length - 2, Math.floor(position));
+  return stops[low].map((c, i) => Math.round(c + (position - low) * (stops[low + 1][i] - c)));
 }
 const rgb = ([r, g, b]) => `rgb(${r},${g},${b})`;
 const hexRgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -179,14 +180,14 @@ const rows = (pairs) =>
     ),
   );
 
-// Who a client is: its rows and its labels.
+// A client's name, data and labels.
 function clientTip(federation, client, more) {
   const labels = federation.labels && federation.labels[client];
   const group = federation.group && federation.group[client];
   return [
     el("b", {}, federation.names[client]),
     rows([
-      federation.train && ["training rows", whole(federation.train[client])],
+      federation.train && ["training examples", whole(federation.train[client])],
       known(group) && ["hidden group", String(group)],
       ...(more || []),
     ]),
@@ -200,7 +201,7 @@ function labelBars(labels) {
     step = width / labels.length;
   return svg(
     "svg",
-    { width, height: height + 14, role: "img", "aria-label": `rows by label: ${labels.join(", ")}` },
+    { width, height: height + 14, role: "img", "aria-label": `examples by label: ${labels.join(", ")}` },
     labels.map((n, i) =>
       svg("rect", {
         x: i * step + 0.5,
@@ -219,8 +220,8 @@ function labelBars(labels) {
   );
 }
 
-// ---- parts that many panels have
-// A control that is used is drawn anew: the focus goes to its successor, for those who work by keyboard.
+// ---- parts of panels
+// A control is redrawn when it is used. Its replacement gets the focus, for keyboard users.
 function acting(action) {
   return (event) => {
     const { dataset } = event.currentTarget,
@@ -281,7 +282,7 @@ function panel(width, title, note, ...content) {
     content,
   );
 }
-// The numbers behind a chart, made when they are asked for.
+// The numbers behind a chart. The table is built when it is opened.
 function numbers(header, makeRows) {
   const box = el("details", {}, el("summary", {}, "Show the numbers"));
   box.addEventListener("toggle", () => {
@@ -323,6 +324,19 @@ const legend = (items) =>
   el(
     "div",
     { class: "legend" },
-    items.map(([text, swatch]) => el("span", {}, el("span", { class: "swatch", css: { background: swatch } }), text)),
+    items.map(([text, tint, dash]) =>
+      el(
+        "span",
+        {},
+        dash
+          ? svg(
+              "svg",
+              { class: "dash", width: 22, height: 4, "aria-hidden": "true" },
+              svg("line", { x1: 0, x2: 22, y1: 2, y2: 2, stroke: tint, "stroke-width": 2, "stroke-dasharray": dash }),
+            )
+          : el("span", { class: "swatch", css: { background: tint } }),
+        text,
+      ),
+    ),
   );
 const missing = (text) => el("p", { class: "missing" }, text);
