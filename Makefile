@@ -1,9 +1,9 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# `make demo` and `make test` are all one needs on a fresh machine: they set up .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check slow flaky browser clean
+.PHONY: demo test check slow flaky package browser clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -40,5 +40,15 @@ flaky: $(READY) browser
 	    failed=$$((failed + 1)); \
 	done; echo "flaky: $$failed of $(TIMES) runs failed"; test $$failed = 0
 
+# What users install: a wheel and an sdist in dist/. The wheel must run the demo from a fresh environment and folder.
+package: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && unset PYTHONPATH && mkdir "$$folder/empty" && \
+	  $(PYTHON) -m venv "$$folder/venv" && \
+	  "$$folder/venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl && \
+	  cd "$$folder/empty" && ../venv/bin/fedkin demo && \
+	  ../venv/bin/python -c "from importlib import resources; assert (resources.files('fedkin') / 'py.typed').is_file()"
+
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs dist
