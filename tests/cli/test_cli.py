@@ -329,6 +329,22 @@ def test_flags_are_grouped_and_every_one_is_explained(call, monkeypatch):
             assert text[0].isupper() or text.split(":")[0].islower(), text
 
 
+def test_every_option_of_data_partitions_and_models_is_explained():
+    from dataclasses import fields
+
+    from fedkin.cli.flags import docstrings_of, options_of
+    from fedkin.cli.settings import ABOUT
+    from fedkin.data import DATASETS
+    from fedkin.data.partition import PARTITIONS
+    from fedkin.models import MODELS
+
+    targets = [entry.load() for entry in (*DATASETS.values(), *MODELS.values())] + list(PARTITIONS.values())
+    for target in targets:
+        options = options_of(target)
+        names = [f.name for f in fields(options)] if options is not None else []
+        assert [n for n in names if not {**ABOUT, **docstrings_of(target)}.get(n)] == [], target
+
+
 def test_the_flags_that_methods_may_not_use_are_those_of_run():
     from dataclasses import fields
 

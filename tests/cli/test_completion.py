@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from fedkin.methods import METHODS
+
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):
@@ -24,8 +26,8 @@ def script(tmp_path_factory):
         ("run fedprox --mu", {"--mu"}),
         ("run fedavg --mu", set()),
         ("run fedprox --partition.al", {"--partition.alpha"}),
-        ("run fedpro", {"fedprox"}),
-        ("compare local fedpro", {"fedprox"}),
+        ("run fedpro", {name for name in METHODS if name.startswith("fedpro")}),
+        ("compare local if", {name for name in METHODS if name.startswith("if")}),
         ("run fedprox --data fashion", {"fashion-mnist"}),
         ("compare local --se", {"--seed", "--seeds"}),
         ("figures runs --format s", {"svg"}),

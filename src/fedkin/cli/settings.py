@@ -107,8 +107,10 @@ READING = ("label", "ignore", "categorical", "missing", "decimal", "ordered")  #
 ABOUT = {
     "alpha": "Concentration of the Dirichlet distribution; smaller makes clients less alike.",
     "classes": "Number of classes.",
+    "depth": "Number of layers: 8, 14, 18 or 20.",
     "features": "Number of features.",
     "groups": "Number of hidden groups.",
+    "minimum": "Smallest number of examples of a client.",
     "primary_high": "Largest fraction of a client's primary class.",
     "primary_low": "Smallest fraction of a client's primary class.",
     "samples": "Number of examples.",
