@@ -362,7 +362,7 @@ def test_a_network_from_a_file(tmp_path):
         ("cnn33", ValueError, "no model 'cnn33'. Did you mean cnn3"),
         ("mlp", ValueError, r"must take \(shape, classes\) or nothing, and the options depth"),
         ("nowhere.py:net", ValueError, r"There is no file nowhere\.py"),
-        ("fedkin.models.mlp:perceptron", ValueError, "has no 'perceptron'; it has .*Dense"),
+        ("fedkin.models.mlp:perceptron", ValueError, "has no 'perceptron'. It has .*Dense"),
     ],
 )
 def test_refusals(source, error, text):

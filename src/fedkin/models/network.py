@@ -1,4 +1,4 @@
-"""`Network`: any `nn.Module` bound to one flat float32 row, so that models are rows and a merge is one GEMM."""
+"""`Network`: any `nn.Module` whose numbers are one flat float32 vector, so that a merge of models is one GEMM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Loss = Callable[["Network", Tensor, Tensor], Tensor]
 
 
 class Piece(NamedTuple):
-    """One named tensor of a module, and where it lies in the row."""
+    """One named tensor of a module, and its range in the vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -288,7 +288,7 @@ def _flops(net: Network, example: Tensor) -> tuple[float, float]:
     """FLOPs of one sample, forward alone and in training (forward and backward)."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    pair = example[:1].expand(2, *example.shape[1:])  # two rows: batch norm in training refuses one
+    pair = example[:1].expand(2, *example.shape[1:])  # batch norm in training refuses a single example
     kept = net.flat.clone()
     was_training = net.module.training
     with FlopCounterMode(display=False) as counter, torch.enable_grad():
