@@ -78,9 +78,9 @@ class Layout:
             out.append(self.layers[names.index(key) if isinstance(key, str) else key].positions)
         return torch.cat(out).unique() if out else torch.empty(0, dtype=torch.long)
 
-    def tensors(self, row: Tensor) -> dict[str, Tensor]:
-        """A row as named tensors, as `nn.Module.load_state_dict` takes them."""
-        named = {p.name: row[p.start : p.stop].reshape(p.shape).clone() for p in self.pieces}
+    def tensors(self, vector: Tensor) -> dict[str, Tensor]:
+        """A vector as named tensors, as `nn.Module.load_state_dict` takes them."""
+        named = {p.name: vector[p.start : p.stop].reshape(p.shape).clone() for p in self.pieces}
         return named | {other: named[name].clone() for other, name in self.aliases}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -88,7 +88,7 @@ class Layout:
 
 
 class Network:
-    """A module whose parameters and float buffers are views of one flat row. Counters (integer buffers) do not travel.
+    """A module whose parameters and float buffers are views of one flat vector. Integer buffers do not travel.
 
     `cost` counts what was computed, in FLOPs, from the samples that went through.
     """
