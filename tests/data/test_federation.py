@@ -1,4 +1,4 @@
-"""From arrays and row numbers to clients with train, validation and test rows."""
+"""From arrays to clients with train, validation and test examples."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fedkin.data.federation import Federation, federate
 fingerprint = Federation.fingerprint
 
 
-def table(rows: int, classes: int = 4, seed: int = 0, **more) -> Arrays:
+def table(examples: int, classes: int = 4, seed: int = 0, **more) -> Arrays:
     rng = np.random.default_rng(seed)
-    y = rng.integers(0, classes, rows)
-    return Arrays(rng.normal(size=(rows, 3)).astype(np.float32), y, classes=classes, **more)
+    y = rng.integers(0, classes, examples)
+    return Arrays(rng.normal(size=(examples, 3)).astype(np.float32), y, classes=classes, **more)
 
 
-def images(rows: int = 60, side: int = 8, channels: int = 3, **more) -> Arrays:
+def images(examples: int = 60, side: int = 8, channels: int = 3, **more) -> Arrays:
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (rows, side, side, channels), dtype=np.uint8)
+    x = rng.integers(0, 256, (examples, side, side, channels), dtype=np.uint8)
     mean, std = tuple(100.0 + c for c in range(channels)), tuple(50.0 + c for c in range(channels))
-    return Arrays(x, np.arange(rows) % 4, classes=4, image=True, mean=mean, std=std, **more)
+    return Arrays(x, np.arange(examples) % 4, classes=4, image=True, mean=mean, std=std, **more)
 
 
 # ---- train, validation, test
@@ -34,15 +34,15 @@ def images(rows: int = 60, side: int = 8, channels: int = 3, **more) -> Arrays:
 
 @given(
     seed=st.integers(0, 1000),
-    rows=st.integers(40, 400),
+    examples=st.integers(40, 400),
     clients=st.integers(1, 10),
     test=st.sampled_from([0.01, 0.2, 0.5, 0.9]),
     validation=st.sampled_from([0.0, 0.05, 0.09]),
     ordered=st.booleans(),
 )
-def test_parts_are_disjoint_and_cover_the_clients_rows(seed, rows, clients, test, validation, ordered):
+def test_parts_are_disjoint_and_cover_the_clients_examples(seed, examples, clients, test, validation, ordered):
     fed = federate(
-        table(rows, seed=seed, ordered=ordered),
+        table(examples, seed=seed, ordered=ordered),
         partition="iid",
         clients=clients,
         seed=seed,
@@ -59,8 +59,8 @@ def test_parts_are_disjoint_and_cover_the_clients_rows(seed, rows, clients, test
 
 
 @given(seed=st.integers(0, 1000), share=st.sampled_from([0.1, 0.2, 0.35]))
-def test_test_rows_follow_the_clients_labels(seed, share):
-    """Within rounding: a class is off by one row, and by its part of the other classes' rounding."""
+def test_test_examples_follow_the_clients_labels(seed, share):
+    """Within rounding: a class is off by one example, and by its part of the other classes' rounding."""
     arrays = table(2000, classes=6, seed=seed)
     fed = federate(arrays, partition="dirichlet", clients=5, seed=seed, alpha=0.3, test=share, validation=0.1)
     for split, own in zip(fed.splits, fed.partition.indices):
@@ -71,27 +71,27 @@ def test_test_rows_follow_the_clients_labels(seed, share):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("rows", [2, 3, 4])
+@pytest.mark.parametrize("examples", [2, 3, 4])
 @pytest.mark.parametrize(("test", "validation"), [(0.2, 0.1), (0.01, 0.0), (0.05, 0.9), (0.9, 0.05), (0.5, 0.49)])
 @pytest.mark.parametrize("labels", [[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 2, 3]])
-def test_tiny_clients_can_learn_and_be_tested(ordered, rows, test, validation, labels):
-    arrays = from_arrays(np.zeros((rows, 2)), labels[:rows], ordered=ordered)
+def test_tiny_clients_can_learn_and_be_tested(ordered, examples, test, validation, labels):
+    arrays = from_arrays(np.zeros((examples, 2)), labels[:examples], ordered=ordered)
     (split,) = federate(arrays, partition="iid", clients=1, test=test, validation=validation).splits
     assert min(len(split.train), len(split.test)) >= 1
-    assert len(split.train) + len(split.validation) + len(split.test) == rows
+    assert len(split.train) + len(split.validation) + len(split.test) == examples
 
 
-@pytest.mark.parametrize("rows", [2, 3, 4, 7, 50])
+@pytest.mark.parametrize("examples", [2, 3, 4, 7, 50])
 @pytest.mark.parametrize(("test", "validation"), [(0.2, 0.1), (0.05, 0.9), (0.9, 0.05)])
-def test_ordered_rows_are_cut_in_time_within_each_class(rows, test, validation):
-    arrays = from_arrays(np.zeros((2 * rows, 1)), [0, 1] * rows, client=["a", "b"] * rows, ordered=True)
+def test_ordered_examples_are_cut_in_time_within_each_class(examples, test, validation):
+    arrays = from_arrays(np.zeros((2 * examples, 1)), [0, 1] * examples, client=["a", "b"] * examples, ordered=True)
     fed = federate(arrays, partition="by_group", test=test, validation=validation)  # a has class 0, b has class 1
     for split in fed.splits:
         in_time = np.concatenate([split.train, split.validation, split.test])
         assert (np.diff(in_time) > 0).all(), "what is tested comes after what is learnt from"
 
 
-def test_ordered_rows_of_every_class_are_tested():
+def test_ordered_examples_of_every_class_are_tested():
     arrays = from_arrays(np.zeros((90, 1)), np.repeat([0, 1, 2], 30), client=["a"] * 90, ordered=True)
     (split,) = federate(arrays, partition="by_group").splits
     assert np.bincount(arrays.y[split.test]).tolist() == [6, 6, 6]
@@ -101,7 +101,7 @@ def test_ordered_rows_of_every_class_are_tested():
 
 
 @pytest.mark.parametrize("samples", [None, 60])
-def test_ordered_rows_are_cut_in_time_however_they_are_spread(samples):
+def test_ordered_examples_are_cut_in_time_however_they_are_spread(samples):
     """Partitions shuffle; time goes on within a group (here: first all of a, then all of b)."""
     arrays = Arrays(np.zeros((400, 1)), np.arange(400) % 3, 3, group=np.repeat([0, 1], 200), ordered=True)
     fed = federate(arrays, partition="iid", clients=4, samples_per_client=samples)
@@ -115,13 +115,13 @@ def test_ordered_rows_are_cut_in_time_however_they_are_spread(samples):
                 assert train.max() < test.min()
 
 
-def test_one_row_is_too_few():
+def test_one_example_is_too_few():
     arrays = from_arrays(np.zeros((5, 1)), [0] * 5, client=list("aaaab"))
     with pytest.raises(ValueError, match=r"Client 1 has 1 examples; .*take fewer clients, or leave its examples out"):
         federate(arrays, partition="by_group")
 
 
-# ---- which rows
+# ---- which examples
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -130,10 +130,10 @@ def test_samples_per_client(ordered):
     full = federate(arrays, partition="iid", clients=5)
     fed = federate(arrays, partition="iid", clients=5, samples_per_client=50)
     for split, own in zip(fed.splits, full.partition.indices):
-        rows = np.concatenate([split.train, split.validation, split.test])
-        assert len(rows) == len(set(rows)) == 50
-        assert set(rows) <= set(own)
-        share = np.bincount(arrays.y[rows], minlength=4) / 50
+        examples = np.concatenate([split.train, split.validation, split.test])
+        assert len(examples) == len(set(examples)) == 50
+        assert set(examples) <= set(own)
+        share = np.bincount(arrays.y[examples], minlength=4) / 50
         whole = np.bincount(arrays.y[own], minlength=4) / len(own)
         if not ordered:
             np.testing.assert_allclose(share, whole, atol=0.04)
@@ -192,16 +192,16 @@ def test_the_description_makes_it_again():
     assert fingerprint(again) == fingerprint(made)
 
 
-# ---- rows as the network takes them
+# ---- examples as the network takes them
 
 
 def test_normalization():
     arrays = images(40)
     fed = federate(arrays, partition="iid", clients=1)
-    rows = fed.examples(0, np.arange(40))
+    examples = fed.examples(0, np.arange(40))
     plain = (arrays.x.astype(float) - np.array(arrays.mean)) / np.array(arrays.std)
-    np.testing.assert_allclose(rows.x.numpy(), plain.transpose(0, 3, 1, 2), atol=1e-5)
-    assert (rows.x.dtype, rows.y.dtype) == (torch.float32, torch.int64)
+    np.testing.assert_allclose(examples.x.numpy(), plain.transpose(0, 3, 1, 2), atol=1e-5)
+    assert (examples.x.dtype, examples.y.dtype) == (torch.float32, torch.int64)
 
 
 def test_rotation_turns_the_images():
@@ -225,27 +225,38 @@ def test_images_are_channels_last_in_memory(partition):
         assert x[torch.randperm(len(x))].is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_own_images_lie_in_memory_as_those_of_a_loader(channels):
+    """Convolutions choose their kernel by the strides: gray images in another layout took 1.5 times as long."""
+    loaded = images(20, channels=channels)
+    own = from_arrays(loaded.x.transpose(0, 3, 1, 2).astype(np.float32), loaded.y)
+    one, two = (federate(a, partition="iid", clients=1).data(0).x for a in (own, loaded))
+    assert one.stride() == two.stride() == (64 * channels, 1, 8 * channels, channels)
+    order = torch.randperm(len(one))
+    assert one[order][:4].stride() == two[order][:4].stride()
+
+
 def test_own_images_are_channels_last_and_otherwise_as_given():
     x = np.random.default_rng(0).normal(size=(20, 3, 8, 6))
     fed = federate(from_arrays(x, np.arange(20) % 2), partition="iid", clients=1)
-    rows = fed.examples(0, np.arange(20)).x
-    assert rows.is_contiguous(memory_format=torch.channels_last)
-    np.testing.assert_allclose(rows.numpy(), x, rtol=1e-6)
+    examples = fed.examples(0, np.arange(20)).x
+    assert examples.is_contiguous(memory_format=torch.channels_last)
+    np.testing.assert_allclose(examples.numpy(), x, rtol=1e-6)
     assert fed.shape == (3, 8, 6)
 
 
-def test_rows_are_float32_whatever_the_arrays_are():
+def test_examples_are_float32_whatever_the_arrays_are():
     arrays = Arrays(np.arange(20.0).reshape(10, 2), np.arange(10) % 2, classes=2)
     assert federate(arrays, partition="iid", clients=1).example.dtype == torch.float32
 
 
-def test_test_rows_are_hidden_from_clients(digits: Federation):
+def test_test_examples_are_hidden_from_clients(digits: Federation):
     with pytest.raises(PermissionError, match="for the scorer alone"):
         _ = digits.data(0).test
     assert torch.equal(digits.data(0, with_test=True).test.y, digits.test(0).y)
 
 
-def test_counts_are_of_training_rows(digits: Federation):
+def test_counts_are_of_training_examples(digits: Federation):
     for client in range(len(digits)):
         assert digits.counts[client].tolist() == torch.bincount(digits.data(client).y, minlength=10).tolist()
     assert digits.mean_kld > 0
@@ -356,7 +367,7 @@ def test_a_regression_has_no_classes():
             federate(arrays, clients=4, **options)
 
 
-def test_a_named_client_has_its_own_rows():
+def test_a_named_client_has_its_own_examples():
     arrays = from_arrays(np.arange(60.0)[:, None], np.arange(60) % 2, client=np.repeat(["york", "bath", "hull"], 20))
     fed = federate(arrays, partition="by_group")
     assert set(fed.partition.indices[fed.names.index("york")]) == set(range(20))
@@ -375,7 +386,7 @@ def test_fingerprints_tell_federations_apart():
         federate(replace(arrays, y=np.roll(arrays.y, 1)), partition="iid", clients=4),
     ]
     assert len({base, *map(fingerprint, others)}) == len(others) + 1
-    # rows cut in time do not depend on what the classes are called: here the labels alone tell them apart
+    # examples cut in time do not depend on what the classes are called: here the labels alone tell them apart
     timed = replace(arrays, ordered=True)
     renamed = replace(timed, y=(timed.y + 1) % 4)
     one, other = (federate(a, partition="iid", clients=4) for a in (timed, renamed))

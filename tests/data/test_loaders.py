@@ -265,7 +265,7 @@ def test_synthetic_has_known_groups():
     assert (arrays.shape, arrays.classes) == ((16,), 4)
     assert np.bincount(arrays.group).tolist() == [2000] * 3
     assert all(np.bincount(arrays.y[arrays.group == g]).tolist() == [500] * 4 for g in range(3))
-    # rows lie round the mean of their class in their group; the same class elsewhere has another mean
+    # examples lie around the mean of their class in their group; the same class elsewhere has another mean
     means = np.array([[arrays.x[(arrays.group == g) & (arrays.y == c)].mean(0) for c in range(4)] for g in range(3)])
     spread = (arrays.x - means[arrays.group, arrays.y]).std()
     assert spread == pytest.approx(1.0, abs=0.02)
@@ -306,7 +306,7 @@ def test_real_mnist(real_data):
     assert arrays.y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert np.bincount(arrays.y[:60_000]).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert np.bincount(arrays.y[60_000:]).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
-    some = arrays.x[:60_000:7]  # an odd step: even and odd rows of MNIST differ in brightness (31.3 and 35.4)
+    some = arrays.x[:60_000:7]  # an odd step: even and odd images of MNIST differ in brightness (31.3 and 35.4)
     assert some.mean() == pytest.approx(arrays.mean[0], abs=0.5)
     assert some.std() == pytest.approx(arrays.std[0], abs=0.5)
 

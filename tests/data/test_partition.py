@@ -1,4 +1,4 @@
-"""Properties of every partition: pure functions of (labels, clients, seed) that give no row twice."""
+"""Properties of every partition: pure functions of (labels, clients, seed) that give no example twice."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from fedkin.maths.divergence import SMOOTHING, mean_kld, pairwise_kld
 seeds = st.integers(0, 2**31)
 
 
-def labels_of(rows: int, classes: int, seed: int) -> np.ndarray:
+def labels_of(examples: int, classes: int, seed: int) -> np.ndarray:
     """Every class occurs; how often is left to chance."""
     rng = np.random.default_rng(seed)
-    return rng.permutation(np.concatenate([np.arange(classes), rng.integers(0, classes, rows - classes)]))
+    return rng.permutation(np.concatenate([np.arange(classes), rng.integers(0, classes, examples - classes)]))
 
 
 def options_of(name: str) -> dict[str, Any]:
     return {"dirichlet": {"minimum": 2}, "quantity": {"minimum": 2}}.get(name, {})
 
 
-def check(made: Partition, rows: int, clients: int, *, all_rows: bool = True) -> None:
+def check(made: Partition, examples: int, clients: int, *, complete: bool = True) -> None:
     together = np.concatenate(made.indices)
     assert len(made.indices) == clients
     assert all(r.dtype == np.int64 and len(r) for r in made.indices)
-    assert len(np.unique(together)) == len(together), "a row is given twice"
+    assert len(np.unique(together)) == len(together), "an example is given twice"
     assert together.min() >= 0
-    assert together.max() < rows
-    if all_rows:
-        assert len(together) == rows
+    assert together.max() < examples
+    if complete:
+        assert len(together) == examples
 
 
 # ---- what all have in common
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-@given(seed=seeds, clients=st.integers(5, 15), rows=st.integers(400, 900))
-def test_no_row_twice_and_a_pure_function_of_the_seed(name, seed, clients, rows):
-    labels, group = labels_of(rows, 10, seed), np.arange(rows) % clients
+@given(seed=seeds, clients=st.integers(5, 15), examples=st.integers(400, 900))
+def test_no_example_twice_and_a_pure_function_of_the_seed(name, seed, clients, examples):
+    labels, group = labels_of(examples, 10, seed), np.arange(examples) % clients
     scheme = PARTITIONS[name](**options_of(name))
     made, same, other = (scheme(labels, clients, s, group) for s in (seed, seed, seed + 1))
-    check(made, rows, clients, all_rows=name not in ("primary_secondary", "topology"))
+    check(made, examples, clients, complete=name not in ("primary_secondary", "topology"))
     assert all(np.array_equal(a, b) for a, b in zip(made.indices, same.indices))
     if name != "by_group":  # nothing in it is left to chance
         assert not all(np.array_equal(a, b) for a, b in zip(made.indices, other.indices))
@@ -73,7 +73,7 @@ def test_nobody_or_too_many(name, clients, text):
         scheme(labels_of(100, 5, 0), clients, 0)
     if clients:  # what it says would work does
         possible = int(re.search(r"at most (\d+) clients", str(caught.value))[1])
-        check(scheme(np.arange(100) % 5, possible, 0), 100, possible, all_rows=False)
+        check(scheme(np.arange(100) % 5, possible, 0), 100, possible, complete=False)
 
 
 def test_counts():
@@ -84,9 +84,9 @@ def test_counts():
 # ---- one by one
 
 
-@given(seed=seeds, clients=st.integers(1, 30), rows=st.integers(30, 300))
-def test_iid_sizes_differ_by_one_at_most(seed, clients, rows):
-    sizes = [len(r) for r in Iid()(labels_of(rows, 3, seed), clients, seed).indices]
+@given(seed=seeds, clients=st.integers(1, 30), examples=st.integers(30, 300))
+def test_iid_sizes_differ_by_one_at_most(seed, clients, examples):
+    sizes = [len(r) for r in Iid()(labels_of(examples, 3, seed), clients, seed).indices]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -116,7 +116,7 @@ def test_pathological_gives_exactly_k_classes_and_balanced_holders(seed, clients
     held = made.counts(labels, classes) > 0
     assert (held.sum(1) == k).all()
     assert held.sum(0).max() - held.sum(0).min() <= 1
-    check(made, len(labels), clients, all_rows=clients * k >= classes)
+    check(made, len(labels), clients, complete=clients * k >= classes)
     for a in range(clients):
         assert all((made.groups[a] == made.groups[b]) == (held[a] == held[b]).all() for b in range(clients))
 
@@ -131,7 +131,7 @@ def test_pathological_says_how_many_clients_would_work(seed, clients, k):
     except ValueError as error:
         possible = int(re.search(r"at most (\d+)", str(error))[1])
         assert 0 < possible < clients
-        check(Pathological(k)(labels, possible, seed), len(labels), possible, all_rows=possible * k >= 5)
+        check(Pathological(k)(labels, possible, seed), len(labels), possible, complete=possible * k >= 5)
 
 
 @pytest.mark.parametrize("k", [0, 11])
@@ -194,17 +194,17 @@ def test_dirichlet_says_how_many_clients_the_least_size_allows():
         Dirichlet()(np.arange(99) % 5, 10, 0)
 
 
-@given(seed=seeds, clients=st.integers(1, 30), classes=st.integers(3, 10), rows=st.integers(3000, 3100))
-@example(seed=8, clients=9, classes=6, rows=117)  # here rounding wants more rows of a class than there are
-@example(seed=42, clients=19, classes=3, rows=243)
-def test_primary_secondary_sizes_and_shares(seed, clients, classes, rows):
-    labels = np.random.default_rng(seed).permutation(np.arange(rows) % classes)
+@given(seed=seeds, clients=st.integers(1, 30), classes=st.integers(3, 10), examples=st.integers(3000, 3100))
+@example(seed=8, clients=9, classes=6, examples=117)  # here rounding wants more examples of a class than there are
+@example(seed=42, clients=19, classes=3, examples=243)
+def test_primary_secondary_sizes_and_shares(seed, clients, classes, examples):
+    labels = np.random.default_rng(seed).permutation(np.arange(examples) % classes)
     made = PrimarySecondary()(labels, clients, seed)
-    check(made, len(labels), clients, all_rows=False)
+    check(made, len(labels), clients, complete=False)
     counts = made.counts(labels, classes)
     each = counts.sum(1)[0]
     assert (counts.sum(1) == each).all(), "sizes must be equal"
-    slack = 1 / each  # of rounding to whole rows
+    slack = 1 / each  # of rounding to whole examples
     for row in np.sort(counts / each, axis=1)[:, ::-1]:
         # the primary class is the largest (its least share is the secondary's greatest)
         assert 0.4 - slack <= row[0] <= 0.6 + slack
@@ -254,9 +254,9 @@ def test_topology_label_sets_and_edges(nodes, seed, extra):
     clients = nodes + extra
     labels = labels_of(1000, 10, seed)
     made = Topology(nodes)(labels, clients, seed)
-    check(made, 1000, clients, all_rows=nodes == 5)
-    for rows, group in zip(made.indices, made.groups):
-        assert set(labels[rows]) == set(TOPOLOGIES[nodes][group])
+    check(made, 1000, clients, complete=nodes == 5)
+    for examples, group in zip(made.indices, made.groups):
+        assert set(labels[examples]) == set(TOPOLOGIES[nodes][group])
     ring = nodes > 3
     expected = [[abs(a - b) == 1 or (ring and abs(a - b) == nodes - 1) for b in range(nodes)] for a in range(nodes)]
     assert made.edges.tolist() == expected
@@ -279,7 +279,7 @@ def test_topology_refuses(nodes, labels, clients, text):
 
 def test_topology_advice_works():
     labels = np.repeat(np.arange(10), [9, 9, 4, 9, 9, 9, 9, 9, 9, 9])
-    check(Topology(3)(labels, 6, 0), len(labels), 6, all_rows=False)
+    check(Topology(3)(labels, 6, 0), len(labels), 6, complete=False)
 
 
 @given(seed=seeds, groups=st.integers(1, 6), parts=st.integers(1, 4))

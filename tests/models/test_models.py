@@ -255,10 +255,10 @@ def test_har_needs_windows(shape):
 
 
 @pytest.mark.parametrize("hidden", [(), (5,), (7, 5), (6, 5, 4)])
-@pytest.mark.parametrize("rows", [1, 9])
-def test_dense_gradients_equal_autograd(hidden, rows):
+@pytest.mark.parametrize("examples", [1, 9])
+def test_dense_gradients_equal_autograd(hidden, examples):
     net = build(lambda: Dense((2, 3), hidden, 4), 0)
-    x, y = torch.randn(rows, 2, 3), torch.randint(0, 4, (rows,))
+    x, y = torch.randn(examples, 2, 3), torch.randint(0, 4, (examples,))
     expected = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
     found = net.gradients(x, y)
     assert len(found) == len(expected)
@@ -362,7 +362,7 @@ def test_a_network_from_a_file(tmp_path):
         ("cnn33", ValueError, "no model 'cnn33'. Did you mean cnn3"),
         ("mlp", ValueError, r"must take \(shape, classes\) or nothing, and the options depth"),
         ("nowhere.py:net", ValueError, r"There is no file nowhere\.py"),
-        ("fedkin.models.mlp:perceptron", ValueError, "has no 'perceptron'; it has .*Dense"),
+        ("fedkin.models.mlp:perceptron", ValueError, "has no 'perceptron'. It has .*Dense"),
     ],
 )
 def test_refusals(source, error, text):

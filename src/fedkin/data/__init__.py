@@ -22,7 +22,7 @@ DATASETS: dict[str, Entry] = {
     "heart": Entry("fedkin.data.heart:load", "920 patients of 4 hospitals, 13 columns, heart disease or not"),
 }
 
-# Small enough for a CPU; the larger networks of the papers are a flag away.
+# Small enough for a CPU. Ask for the larger networks of the papers with --model.
 DEFAULT_MODEL: dict[str, str] = {
     "digits": "mlp",
     "synthetic": "mlp",

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from their binary version (the Python version is a pickle: never read)."""
+"""CIFAR-10 and CIFAR-100 from their binary version. The Python version is a pickle and is never read."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def _read(folder: Path, names: list[str], archive: str, md5: str, *, labels: int
 def _arrays(parts: list[NDArray[np.uint8]], classes: int, *, mean: tuple[float, ...], std: tuple[float, ...]) -> Arrays:
     raw = np.concatenate(parts)
     x = np.ascontiguousarray(raw[:, -3072:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    y = raw[:, -3073].astype(np.int64)  # the byte before the picture is the (fine) label
+    y = raw[:, -3073].astype(np.int64)  # the byte before the image is the (fine) label
     return Arrays(x, y, classes=classes, image=True, mean=mean, std=std, train=len(y) - len(parts[-1]))

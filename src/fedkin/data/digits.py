@@ -1,4 +1,4 @@
-"""scikit-learn's digits: small, real, and always there."""
+"""scikit-learn's digits: small, real, and installed with it."""
 
 from __future__ import annotations
 

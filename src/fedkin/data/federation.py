@@ -96,7 +96,7 @@ class Federation:
 
     @cached_property
     def mean_kld(self) -> float | None:
-        """How unlike the clients' labels are; None in a regression."""
+        """How different the clients' labels are; None in a regression."""
         return mean_kld(self.counts) if self.classes else None
 
     @cached_property

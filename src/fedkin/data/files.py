@@ -1,4 +1,4 @@
-"""Where data files are, and how missing ones are fetched."""
+"""Where data files are, and how missing ones are downloaded."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def fetch(folder: Path, sources: Mapping[str, tuple[str, str | None]], *, what: 
 
 
 def unpack(archive: Path, folder: Path, members: list[str]) -> None:
-    """Take just these members out of a .tar.gz or .zip, by name; each appears whole or not at all."""
+    """Extract these members of a .tar.gz or .zip, by name. Each file appears whole or not at all."""
     import tarfile
     import zipfile
 
     broken = (KeyError, EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
-    with readable(archive, broken, "remove it, and it is fetched again"):
+    with readable(archive, broken, "remove it, and it is downloaded again"):
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as bundle:
                 for name in members:
@@ -80,8 +80,10 @@ def _write(source: IO[bytes], path: Path) -> None:
 
 
 @contextmanager
-def readable(path: Path, errors: tuple[type[Exception], ...], advice: str = "put a whole one there") -> Iterator[None]:
-    """Any of these errors in the block means that the file is broken: say which file it is."""
+def readable(
+    path: Path, errors: tuple[type[Exception], ...], advice: str = "replace it by a complete one"
+) -> Iterator[None]:
+    """Turn any of these errors in the block into one that names the broken file."""
     try:
         yield
     except errors as error:
@@ -89,7 +91,7 @@ def readable(path: Path, errors: tuple[type[Exception], ...], advice: str = "put
 
 
 class _Bar:
-    """What pooch asks of a progress bar, drawn by rich; silent where there is no terminal."""
+    """The progress bar that pooch expects, drawn by rich; silent without a terminal."""
 
     def __init__(self, name: str) -> None:
         from rich.console import Console
@@ -131,5 +133,5 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     shape = tuple(np.frombuffer(raw[4:start], ">u4").tolist()) if len(raw) >= start else ()
     body = np.frombuffer(memoryview(raw)[start:], np.uint8)
     if len(shape) != raw[3] or body.size != prod(shape):
-        raise ValueError(f"{path} is cut short: its head promises {shape}, it holds {body.size} bytes.")
+        raise ValueError(f"{path} is cut short: its header says {shape}, it holds {body.size} bytes.")
     return body.reshape(shape)

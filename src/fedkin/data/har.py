@@ -1,4 +1,4 @@
-"""UCI HAR: windows of 30 people's smartphone sensors; each person is a natural client."""
+"""UCI HAR: windows of smartphone sensor data of 30 people; each person is a natural client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(folder: str | Path | None = None) -> Arrays:
     else:
         x, y, subject = _from_text(place)
     people, group = np.unique(subject, return_inverse=True)
-    # Channels first, as conv1d takes them. Windows of a person overlap by half: their order is time.
+    # Channels first, as conv1d takes them. A person's windows are in time order and overlap by half.
     x = np.ascontiguousarray(x.transpose(0, 2, 1)).astype(np.float32)
     scale = x.std(axis=(0, 2), keepdims=True)
     x = (x - x.mean(axis=(0, 2), keepdims=True)) / scale
@@ -43,7 +43,7 @@ def _from_text(place: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         for p in parts
     ]
     if not all((place / name).exists() for name in files[0] + files[1]):
-        # The archive's publisher gives no checksum; its content is checked below.
+        # The publisher gives no checksum of the archive; its content is checked below.
         fetch(place, {"har.zip": (_ADDRESS, None)}, what="UCI HAR (or its har.npz)")
         inner = "UCI HAR Dataset.zip"  # the archive holds an archive
         unpack(place / "har.zip", place, [inner])

@@ -31,7 +31,7 @@ def load(folder: str | Path | None = None) -> Arrays:
     place = data_dir(folder) / "heart"
     files = {name: f"processed.{name}.data" for name in _PATIENTS}
     if not all((place / file).exists() for file in files.values()):
-        # The archive's publisher gives no checksum; its content is checked below.
+        # The publisher gives no checksum of the archive; its content is checked below.
         fetch(place, {"heart.zip": (_ADDRESS, None)}, what="UCI Heart Disease")
         unpack(place / "heart.zip", place, list(files.values()))
     problems = Problems()

@@ -28,7 +28,7 @@ _FASHION = (
         "bb300cfdad3c16e7a12a480ee83cd310",
     ),
 )
-DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package of that name puts it
+DEBIAN_FASHION = Path("/usr/share/datasets/fashion-mnist")  # of the Debian package of that name
 
 
 def mnist(folder: str | Path | None = None) -> Arrays:

@@ -18,13 +18,13 @@ class Partition:
     indices: tuple[Ints, ...]
     """Examples of each client, by index; no example is given twice."""
     groups: Ints | None = None
-    """The true hidden group of each client, where the partition has them."""
+    """The true hidden group of each client, in partitions that have them."""
     turns: Ints | None = None
     """Quarter turns by which each client's images are rotated."""
     shifts: tuple[Shift, ...] | None = None
     """How each client's images are changed in color, contrast, sharpness and noise."""
     edges: NDArray[np.bool_] | None = None
-    """Which true groups are joined (they share a label)."""
+    """Which true groups are connected (they share a label)."""
 
     def counts(self, labels: Ints, classes: int) -> Ints:
         """How often each client has each label: [clients, classes]."""
@@ -96,7 +96,7 @@ class Pathological:
         rng = _rng(seed, 3)
         held = np.zeros((clients, len(classes)), bool)
         for client in range(clients):
-            # the classes with the fewest holders so far, ties at random: balanced, never a class twice
+            # the classes with the fewest holders so far, ties at random: balanced, and never a class twice
             order = np.lexsort((rng.random(len(classes)), held.sum(0)))
             held[client, order[:k]] = True
         hands: list[list[Ints]] = [[] for _ in range(clients)]
@@ -117,21 +117,23 @@ class Pathological:
 
 @dataclass(frozen=True)
 class Dirichlet:
-    summary: ClassVar[str] = "each class spread over clients by Dirichlet(alpha) shares; small alpha: very unlike"
+    summary: ClassVar[str] = "each class spread over clients by Dirichlet(alpha) shares; small alpha: very different"
     alpha: float = 0.5
     minimum: int = 10
     """Least examples of a client; those with fewer get some of the largest clients."""
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         if not 0 < self.alpha < np.inf:
-            raise ValueError(f"alpha={self.alpha} must be above 0 and finite (0.1: very unlike, 100: nearly iid).")
+            raise ValueError(
+                f"alpha={self.alpha} must be above 0 and finite (0.1: very different clients, 100: nearly iid)."
+            )
         _check(labels, clients, max(1, self.minimum))
         rng = _rng(seed, 4)
         hands: list[list[Ints]] = [[] for _ in range(clients)]
         for label in np.unique(labels):
             indices = rng.permutation(np.flatnonzero(labels == label))
             share = rng.dirichlet(np.full(clients, self.alpha))
-            if not np.isfinite(share).all():  # every gamma draw underflowed: alpha is tiny, one client takes it all
+            if not np.isfinite(share).all():  # alpha is so small that every gamma draw underflowed: one client gets all
                 share = np.eye(clients)[rng.integers(clients)]
             cuts = np.round(np.cumsum(share)[:-1] * len(indices)).astype(int)
             for hand, part in zip(hands, np.split(indices, cuts)):
@@ -200,7 +202,7 @@ class PrimarySecondary:
 
 
 def _rounded(values: NDArray[np.float64]) -> Ints:
-    """Whole numbers with the same (rounded) sum: largest remainders go up."""
+    """Round to whole numbers with the same (rounded) sum; the largest remainders are rounded up."""
     down = np.floor(values).astype(np.int64)
     missing = int(np.floor(values.sum() + 0.5)) - int(down.sum())
     down[np.argsort(-(values - down), kind="stable")[:missing]] += 1
@@ -287,19 +289,19 @@ class ByGroup:
                 )
             indices += _split(own, parts)  # in order: examples of a group may be ordered in time
         groups = np.repeat(np.arange(len(found), dtype=np.int64), parts)
-        # One client a group is no hidden grouping: there is nobody to be grouped with.
+        # With one client a group there are no hidden groups to find.
         return Partition(tuple(indices), groups=groups if parts > 1 else None)
 
 
 @dataclass(frozen=True)
 class QuantitySkew:
-    summary: ClassVar[str] = "iid labels, very unlike sizes, by Dirichlet(alpha) shares of the examples"
+    summary: ClassVar[str] = "iid labels, very different sizes, by Dirichlet(alpha) shares of the examples"
     alpha: float = 0.5
     minimum: int = 10
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         if not 0 < self.alpha < np.inf:
-            raise ValueError(f"alpha={self.alpha} must be above 0 and finite (small: very unlike sizes).")
+            raise ValueError(f"alpha={self.alpha} must be above 0 and finite (small: very different sizes).")
         _check(labels, clients, max(1, self.minimum))
         rng = _rng(seed, 8)
         order = rng.permutation(len(labels))
@@ -316,7 +318,7 @@ class FeatureShift:
     labels: Literal["iid", "dirichlet"] = "iid"
     """How labels are spread: evenly, or by Dirichlet(alpha) shares."""
     alpha: float = 0.5
-    """For labels=dirichlet: small values make the clients' labels very unlike."""
+    """For labels=dirichlet: small values make the clients' labels very different."""
     strength: float = 1.0
     """Factor on all changes; 0 changes nothing."""
 

@@ -23,7 +23,7 @@ def load(folder: str | Path | None = None) -> Arrays:
     fetch(place, _FILES, what="SVHN")
     images, labels = [], []
     for name in _FILES:
-        # of a broken file scipy raises whatever it stumbles over
+        # scipy raises all kinds of errors for a broken file
         with readable(place / name, (Exception,)):
             content = loadmat(place / name, variable_names=["X", "y"])
             images.append(content["X"].transpose(3, 0, 1, 2))

@@ -19,7 +19,7 @@ Source = str | nn.Module | Callable[..., nn.Module]
 
 
 def resolve(source: Source, data: str) -> Source:
-    """'auto' becomes the usual network for the data."""
+    """Replace 'auto' by the default network for the data."""
     if source != "auto":
         return source
     if data not in DEFAULT_MODEL:
@@ -30,7 +30,8 @@ def resolve(source: Source, data: str) -> Source:
 def maker(
     source: Source, shape: tuple[int, ...], classes: int, seed: int, options: dict[str, Any]
 ) -> Callable[[int], nn.Module]:
-    """A function of k: the k-th independent start of this network (0: the common initial model)."""
+    """Return a function of k that builds the network with its k-th independent initialization. 0 is the common initial
+    model."""
     if isinstance(source, nn.Module):
         return lambda k: _restarted(source, _seed(seed, k)) if k else copy.deepcopy(source)
     if isinstance(source, str):
@@ -84,7 +85,7 @@ def _seed(seed: int, k: int) -> int:
 
 
 def _restarted(module: nn.Module, seed: int) -> nn.Module:
-    """The same architecture with new random weights."""
+    """A copy with new random weights."""
 
     def again() -> nn.Module:
         fresh = copy.deepcopy(module)

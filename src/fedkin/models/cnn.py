@@ -1,4 +1,4 @@
-"""Convolutional networks of the papers. Widths are ours where a paper gives none (`width` scales them)."""
+"""Convolutional networks of the papers. Where a paper gives no widths, they are ours; `width` scales them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedkin.models.mlp import Dense, scaled
 
 
 class Convolutional(nn.Module):
-    """Convolutions, `0` standing for a 2x2 max-pool, then fully connected layers."""
+    """Convolutions and 2x2 max-pools (written as 0), then fully connected layers."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Convolutional(nn.Module):
         channels, height, side = shape
         height, side = height + 2 * border, side + 2 * border
         self.plan, self.border = convolutions, border
-        # Measured: 3x3 convolutions of color images are 1.2 to 2.3 times as fast with the channels innermost; 5x5
-        # ones and grey images are not.
+        # Measured: 3x3 convolutions of color images are 1.2 to 2.3 times as fast with the channels innermost, 5x5
+        # ones are not. The layout of gray images is left to the data.
         self.channels_last = kernel == 3 and channels > 1
         index = 0
         for out in convolutions:
@@ -59,7 +59,7 @@ class Convolutional(nn.Module):
         layers = iter(self.children())
         for i, out in enumerate(self.plan):
             if not out:
-                # ReLU after the pool: the same function and gradient, a quarter of the work.
+                # ReLU after the pool: the same function and gradient for a quarter of the work
                 x = F.relu_(F.max_pool2d(x, 2))
                 continue
             x = next(layers)(x)

@@ -1,4 +1,4 @@
-"""`har`: a small network for windows of sensor data [channels, time]."""
+"""`har`: a small convolutional network for windows of sensor data [channels, time]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Network`: any `nn.Module` bound to one flat float32 row, so that models are rows and a merge is one GEMM."""
+"""`Network`: any `nn.Module` whose numbers are one flat float32 vector, so that a merge of models is one GEMM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Loss = Callable[["Network", Tensor, Tensor], Tensor]
 
 
 class Piece(NamedTuple):
-    """One named tensor of a module, and where it lies in the row."""
+    """One named tensor of a module, and its range in the vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -78,9 +78,9 @@ class Layout:
             out.append(self.layers[names.index(key) if isinstance(key, str) else key].positions)
         return torch.cat(out).unique() if out else torch.empty(0, dtype=torch.long)
 
-    def tensors(self, row: Tensor) -> dict[str, Tensor]:
-        """A row as named tensors, as `nn.Module.load_state_dict` takes them."""
-        named = {p.name: row[p.start : p.stop].reshape(p.shape).clone() for p in self.pieces}
+    def tensors(self, vector: Tensor) -> dict[str, Tensor]:
+        """A vector as named tensors, as `nn.Module.load_state_dict` takes them."""
+        named = {p.name: vector[p.start : p.stop].reshape(p.shape).clone() for p in self.pieces}
         return named | {other: named[name].clone() for other, name in self.aliases}
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -88,7 +88,7 @@ class Layout:
 
 
 class Network:
-    """A module whose parameters and float buffers are views of one flat row. Counters (integer buffers) do not travel.
+    """A module whose parameters and float buffers are views of one flat vector. Integer buffers do not travel.
 
     `cost` counts what was computed, in FLOPs, from the samples that went through.
     """
@@ -288,7 +288,7 @@ def _flops(net: Network, example: Tensor) -> tuple[float, float]:
     """FLOPs of one sample, forward alone and in training (forward and backward)."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    pair = example[:1].expand(2, *example.shape[1:])  # two rows: batch norm in training refuses one
+    pair = example[:1].expand(2, *example.shape[1:])  # batch norm in training refuses a single example
     kept = net.flat.clone()
     was_training = net.module.training
     with FlopCounterMode(display=False) as counter, torch.enable_grad():
