@@ -599,14 +599,25 @@ def test_it_says_before_it_starts_what_it_cannot_do(fed):
     assert not told(soon, "warning")
 
 
-def test_the_losses_of_the_k_models_are_computed_once_a_task(fed, monkeypatch):
-    """A round of phase 1 whose participants are measured asks three times for the best model."""
+def test_the_losses_of_the_k_models_are_computed_once_for_a_message(fed, monkeypatch):
+    """`local`, `received` and `personal` all ask for the best model."""
     from fedkin.client import choice
 
     seen = []
     monkeypatch.setattr(choice, "evaluate", lambda net, model, data: seen.append(model) or evaluate(net, model, data))
-    run(PFLIC(), fed, rounds=1)
-    assert len(seen) == 2 * 12 * 4  # twelve clients, four models: in the round and in the evaluation at the end
+    net, method = Plain(fed).net, PFLIC()
+    client = Client({}, fed.data(0), 1, net, Training(LR, 1, BATCH))
+    state = method.init(server(net, [1] * 12))
+    first, second = (method.send({**state, "models": models}, torch.arange(12)) for models in torch.randn(2, 4, 1210))
+    reply = method.local(client, first)
+    received = method.received(client, first)
+    assert method.personal(client, first, lambda: reply) is received
+    assert len(seen) == 4
+    assert torch.equal(received, first.shared[1][int(reply.body[1])])
+    other = method.received(client, second)  # another message is another question
+    assert len(seen) == 8
+    losses = [evaluate(net, model, client.data.train)[1] for model in second.shared[1]]
+    assert torch.equal(other, second.shared[1][losses.index(min(losses))])
 
 
 def test_sharing_the_whole_network_is_refused(fed):
