@@ -6,9 +6,11 @@ import pytest
 import torch
 from plain_baselines import a_client, losses, network, run, sizes, survives
 from plain_parts import descend, feature, keeps_frozen, loaded, loss_on_test, mean_of
+from torch import nn
 from torch.nn import functional as F
 
 from fedkin.client.training import batches
+from fedkin.methods import method
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.feddbe import FedDBE
 from fedkin.protocol import Message
@@ -92,6 +94,19 @@ def test_memory_stays_and_a_zero_memory_is_the_generic_model():
 
 def test_frozen_parameters_stay_frozen():
     keeps_frozen(FedDBE(), lambda net: Message(shared=(net.initial, torch.zeros(8))))
+
+
+@pytest.mark.parametrize("name", ["feddbe", "pfedfda", "floco", "fedcp", "gpfl"])
+def test_a_head_that_does_not_give_the_scores_is_refused(name):
+    """With a frozen last layer the head is an inner layer; these methods would train another model."""
+
+    def make():
+        module = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+        module[3].requires_grad_(False)
+        return module
+
+    with pytest.raises(ValueError, match="needs a head that gives the scores of the 10 classes; layer '1' gives 12"):
+        run(method(name), model=make, model_options={})
 
 
 def test_faults_are_named():

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedkin.client.evaluate import EVALUATION_BATCH
 from fedkin.client.steps import descent
 from fedkin.client.training import batches, sgd
-from fedkin.models.network import Layout, Network
+from fedkin.models.network import Layout, Network, Piece
 from fedkin.protocol import Client, Examples
 
 JointLoss = Callable[[Network, list[Tensor], Tensor, Tensor], Tensor]
@@ -66,12 +66,27 @@ def features(client: Client, vector: Tensor, x: Tensor) -> Tensor:
 
 def linear_head(layout: Layout, values: Tensor, method: str) -> tuple[Tensor, Tensor]:
     """Weight [classes, dimensions] and bias out of the head's numbers, which are in the layout's order."""
-    name = layout.layers[layout.head_layer].name
-    pieces = [piece for piece in layout.pieces if piece.name.rpartition(".")[0] == name]
+    pieces = _head_pieces(layout)
     if [len(piece.shape) for piece in pieces] != [2, 1]:
         raise ValueError(
-            f"{method} needs a linear head with a bias; layer '{name}' has {[piece.name for piece in pieces]}. "
-            "Name another layer with --head."
+            f"{method} needs a linear head with a bias; layer '{layout.layers[layout.head_layer].name}' has "
+            f"{[piece.name for piece in pieces]}. Name another layer with --head."
         )
     weight, bias = values.split([piece.stop - piece.start for piece in pieces])
     return weight.view(pieces[0].shape), bias
+
+
+def check_head(layout: Layout, classes: int, method: str) -> None:
+    """Raise if the head does not give the class scores: the method would then train another model than the user's."""
+    scores = _head_pieces(layout)[0].shape[0]
+    if scores != classes:
+        raise ValueError(
+            f"{method} needs a head that gives the scores of the {classes} classes; layer "
+            f"'{layout.layers[layout.head_layer].name}' gives {scores} numbers. "
+            "Name the last layer with --head, and do not freeze it."
+        )
+
+
+def _head_pieces(layout: Layout) -> list[Piece]:
+    name = layout.layers[layout.head_layer].name
+    return [piece for piece in layout.pieces if piece.name.rpartition(".")[0] == name]

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.bounds import Fraction, NonNegative
-from fedkin.client.parts import features, linear_head, sgd_with
+from fedkin.client.parts import check_head, features, linear_head, sgd_with
 from fedkin.client.steps import joined
 from fedkin.maths.discrepancy import discrepancy
 from fedkin.maths.mixing import average, shares
@@ -61,6 +61,7 @@ class FedCP(Method):
 
     # ---- server
     def init(self, fed: Server) -> State:
+        check_head(fed.layout, fed.classes, "FedCP")
         weight, _ = linear_head(fed.layout, fed.initial(0)[fed.layout.head], "FedCP")
         size = weight.shape[1]
         first = fed.rng(0, 0xC9).uniform(-1, 1, 2 * size * (size + 1)) / size**0.5  # as nn.Linear starts

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.bounds import NonNegative, PositiveFraction
-from fedkin.client.parts import sgd_with
+from fedkin.client.parts import check_head, sgd_with
 from fedkin.maths.mixing import average, shares
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Reply, Server, State, client_function
@@ -57,6 +57,7 @@ class FedDBE(Method):
 
     # ---- server
     def init(self, fed: Server) -> State:
+        check_head(fed.layout, fed.classes, "FedDBE")
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:

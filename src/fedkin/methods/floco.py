@@ -12,9 +12,8 @@ Grinwald, Wiesner, Nakajima. NeurIPS 2024.
 
 The numbers are ours. (3) takes the scale at which the projected clients lie furthest apart (Riesz energy). A client
 uses the head at β_i. Deviations: the replies of round τ serve for (3) and for the average (the authors' code trains
-twice in that round); all clients are asked then, and those whose reply is missing, or who join later, keep the whole
-simplex. It holds weight and bias (theirs: the weight). (2) moves from β_i towards a uniform point, so that α stays in
-the simplex (theirs may leave it).
+twice); all clients are asked then, and those whose reply is missing, or who join later, keep the whole simplex. It holds
+weight and bias (theirs: the weight). (2) moves from β_i towards a uniform point, so α stays in it (theirs may leave it).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.bounds import Count, NonNegative, Whole
-from fedkin.client.parts import linear_head, sgd_with
+from fedkin.client.parts import check_head, linear_head, sgd_with
 from fedkin.client.steps import joined
 from fedkin.maths.mixing import average, shares
 from fedkin.maths.simplex import near, principal_scores, spread_on_simplex
@@ -68,6 +67,7 @@ class Floco(Method):
 
     # ---- server
     def init(self, fed: Server) -> State:
+        check_head(fed.layout, fed.classes, "Floco")
         linear_head(fed.layout, fed.initial(0)[fed.layout.head], "Floco")  # says so now if there is no such head
         return {
             "body": fed.initial(0)[fed.layout.body],

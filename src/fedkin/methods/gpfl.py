@@ -16,8 +16,7 @@ Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan. ICCV 2023.
 
 U is the number of classes; γ and β are each LayerNorm(ReLU(linear)) of the condition. The numbers are ours. Deviations
 from the authors' code: g and p_i come from the received Ĉ from the first round on (theirs: the client's own, zero at
-first) and p_i is divided by U, as in the paper; (5) is the mean over examples (theirs: one norm of the whole batch).
-(6) is their weight decay.
+first), p_i is divided by U, and (5) is a mean over examples (theirs: one norm of the batch). (6) is their weight decay.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.bounds import NonNegative
-from fedkin.client.parts import linear_head, sgd_with
+from fedkin.client.parts import check_head, linear_head, sgd_with
 from fedkin.client.steps import joined
 from fedkin.maths.mixing import average, shares
 from fedkin.models.network import Network
@@ -65,6 +64,7 @@ class GPFL(Method):
 
     # ---- server
     def init(self, fed: Server) -> State:
+        check_head(fed.layout, fed.classes, "GPFL")
         weight, _ = linear_head(fed.layout, fed.initial(0)[fed.layout.head], "GPFL")
         size, rng = weight.shape[1], fed.rng(0, 0x6F)
         valve = []

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.bounds import Positive
-from fedkin.client.parts import features, linear_head, sgd_except
+from fedkin.client.parts import check_head, features, linear_head, sgd_except
 from fedkin.client.steps import joined
 from fedkin.maths.gaussian import EPSILON, Gaussian, fitted, stratified
 from fedkin.maths.mixing import average, shares
@@ -63,6 +63,7 @@ class PFedFDA(Method):
 
     # ---- server
     def init(self, fed: Server) -> State:
+        check_head(fed.layout, fed.classes, "pFedFDA")
         weight, _ = linear_head(fed.layout, fed.initial(0)[fed.layout.head], "pFedFDA")
         return {
             "body": fed.initial(0)[fed.layout.body],
