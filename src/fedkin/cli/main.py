@@ -25,6 +25,11 @@ COMMANDS: dict[str, dict[str, str]] = {
         "list [KIND …]": "List methods, datasets, partitions and models.",
         "cite METHOD …": "Print the BibTeX entries of the methods' papers.",
     },
+    "Use": {
+        "predict DIR": "Use a client's model on new examples.",
+        "join DIR": "Make a model for a client that was not in the run.",
+        "export DIR": "Write a client's model as ONNX.",
+    },
     "Papers": {
         "reproduce PAPER/ITEM …": "Rerun tables and figures of papers.",
         "bench": "Rank all methods at one fixed budget.",

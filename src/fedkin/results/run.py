@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from fedkin.models.build import maker
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Data, Examples, Method, Model, Reply, Server, State, Training
 from fedkin.registry import load_path
+from fedkin.results.folder import Folder
 from fedkin.results.history import History
 from fedkin.results.newcomer import with_newcomer
-from fedkin.results.store import load_state
+from fedkin.results.store import load_state, write_bytes, write_json
 from fedkin.task import Task, from_config
 
 BATCH = 256
@@ -34,7 +36,7 @@ class PersonalModel(nn.Module):
 
     def __init__(self, method: Method, client: Client, personal: Model) -> None:
         super().__init__()
-        self._method, self._client, self._personal = method, client, personal
+        self._method, self._client, self.personal = method, client, personal
         single = isinstance(personal, Tensor) and type(method).predict is Method.predict
         self.network: nn.Module | None = client.net.module if single else None
         if isinstance(personal, Tensor):
@@ -46,7 +48,7 @@ class PersonalModel(nn.Module):
             scores: Tensor = self.network(x)
             return scores
         self._client.net.eval()
-        return self._method.predict(self._client, self._personal, x)
+        return self._method.predict(self._client, self.personal, x)
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Joined:
     """The task's metrics on examples held out of a first try; the model itself is made from all examples."""
     examples: int
     """How many examples that is based on."""
+    preprocessing: dict[str, Any] | None = None
+    """How a table becomes the model's input, with the newcomer's own scales; None where there are no tables."""
 
 
 @dataclass
@@ -147,7 +151,15 @@ class Run:
         rest = order[len(held) :]
         trial = self._joined(Examples(examples.x[rest], examples.y[rest]), validation)
         expected = _measured(self.task, _scores(trial, examples.x[held]), examples.y[held])
-        return Joined(name, self._joined(examples, validation), expected, len(held))
+        return Joined(name, self._joined(examples, validation), expected, len(held), self._preprocessing(x, name))
+
+    def _preprocessing(self, x: Any, newcomer: str) -> dict[str, Any] | None:
+        stored: dict[str, Any] | None = self.config["federation"].get("preprocessing")
+        if stored is None or _is_numeric(x):
+            return stored
+        from fedkin.data.preprocess import Preprocessing
+
+        return Preprocessing.from_json(stored).with_client(newcomer, x).to_json()
 
     def _joined(self, examples: Examples, validation: float) -> PersonalModel:
         count = round(validation * len(examples.y))
@@ -167,6 +179,38 @@ class Run:
 
         torch.default_generator.manual_seed(client.seed)
         return PersonalModel(self.method, client, self.method.personal(client, message, trained))
+
+    def keep(self, joined: Joined, out: str | Path) -> Path:
+        """Write a newcomer's model to a folder of its own, which `load` reads as a run with this one client."""
+        with Folder(out, "run") as owned:
+            net = self._network()
+            personal = joined.model.personal
+            tensors = net.layout.tensors(personal) if isinstance(personal, Tensor) else personal
+            content = save({k: v.detach().contiguous().clone() for k, v in tensors.items()})
+            name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
+            write_bytes(owned.path / "models" / name, content)
+            write_json(owned.path / "models" / "index.json", {joined.name: name})
+            inputs = {**self.config["inputs"], "clients": [joined.name], "sizes": [joined.examples]}
+            federation = dict(self.config["federation"])
+            if joined.preprocessing is not None:
+                federation["preprocessing"] = joined.preprocessing
+            config = {**self.config, "inputs": inputs, "federation": federation, "joined": joined.expected}
+            write_json(owned.path / "config.json", config)
+        return Path(out)
+
+    def examples_of(self, path: Path) -> tuple[Any, Any]:
+        """The examples and labels of a file: a table as the run's, or an .npz with x and y."""
+        stored = self.config["federation"].get("preprocessing")
+        if path.suffix != ".npz":
+            if stored is None:
+                raise ValueError(f"This run learned from arrays: give an .npz with x and y instead of {path.name}.")
+            from fedkin.data.preprocess import Preprocessing
+
+            return path, Preprocessing.from_json(stored).labels(path)
+        with np.load(path, allow_pickle=False) as arrays:
+            if not {"x", "y"} <= set(arrays):
+                raise ValueError(f"{path} must have the arrays x and y; it has {', '.join(arrays)}.")
+            return arrays["x"], arrays["y"]
 
     # ---- what a model takes and gives
     def inputs(self, x: Any, client: str | int = "", *, newcomer: bool = False) -> Tensor:
@@ -264,9 +308,12 @@ def load(folder: str | Path, *, method: Method | None = None, model: Any = None)
     in config.json (defined in a notebook, or in a file that has moved)."""
     path = Path(folder)
     config = _read(path / "config.json", path)
-    summary = _read(path / "summary.json", path)
-    manifest = _read(path / "checkpoint" / "manifest.json", path)
-    state = load_state(path / "checkpoint" / manifest["server"])
+    summary, state, history = {}, {}, History()
+    if "joined" not in config:  # a newcomer's folder has its model alone
+        summary = _read(path / "summary.json", path)
+        manifest = _read(path / "checkpoint" / "manifest.json", path)
+        state = load_state(path / "checkpoint" / manifest["server"])
+        history = History.load(path)
     if method is None:
         fields = dict(config["method"])
         kind = _imported(fields.pop("class"), "method")
@@ -276,7 +323,7 @@ def load(folder: str | Path, *, method: Method | None = None, model: Any = None)
     if isinstance(source, str) and ":" in source:
         source = _imported(source, "model")
     make = maker(source, tuple(inputs["shape"]), inputs["outputs"], config["options"]["seed"], about["options"])
-    return Run(config, summary, History.load(path), state, path, method, make)
+    return Run(config, summary, history, state, path, method, make)
 
 
 def inputs_of(federation: Any) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""`fedkin join DIR`: a personal model for a client that was not in the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkin.cli import flags as parsing
+from fedkin.cli.flags import UserError
+from fedkin.cli.predict import opened
+
+
+@dataclass(frozen=True)
+class JoinFlags:
+    data: Path | None = None
+    """The newcomer's examples with their labels: a table as the run's, or an .npz with x and y."""
+    name: str = ""
+    """Name of the newcomer; by default the name of its file."""
+    out: Path | None = None
+    """Folder for the newcomer's model, which `fedkin predict` and `fedkin export` take."""
+
+
+def command(words: list[str]) -> int:
+    about = "Make a personal model for a newcomer, by the method's own rule. The run itself stays as it is."
+    flags, names = parsing.parse_one(words, JoinFlags(), "fedkin join DIR", about)
+    run = opened(names, "join")
+    if flags.data is None:
+        raise UserError("join needs --data FILE: the newcomer's examples with their labels.")
+    name = flags.name or flags.data.stem
+    x, y = run.examples_of(flags.data)
+    joined = run.join(name, x, y)
+    told = ", ".join(f"{metric} {value:.3f}" for metric, value in joined.expected.items())
+    print(f"{name}: expect {told} (measured on {joined.examples} examples held out of a first try)")
+    if flags.out is None:
+        print("Nothing was kept: add --out DIR to keep the newcomer's model.")
+    else:
+        run.keep(joined, flags.out)
+        print(f"The model is in {flags.out}. To use it: fedkin predict {flags.out} --client '{name}' --data FILE")
+    return 0
