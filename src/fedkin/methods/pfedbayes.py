@@ -17,8 +17,8 @@ KL term is spread over the batches of one epoch. Clients keep Adam's moments bet
 
 ζ and ρ belong together: KL pulls the means with strength ζ/σ². The public code (not the authors') has ζ = 10 and
 ρ = -2.5, that is σ = 0.08, but draws noise of standard deviation 0.001 instead of 1, so that its networks are nearly
-deterministic. With the noise of the paper, σ = 0.08 is larger than the weights of a convolutional network, and nothing is
-learned. Here ρ = -5, σ = 0.007, and ζ = 0.1, which is about the same pull. Means start as the network usually does.
+deterministic. With the noise of the paper, σ = 0.08 is more than the weights of a convolutional network, and nothing
+is learned. Here ρ = -5, σ = 0.007, and ζ = 0.1, which is about the same pull. Means start as the network usually does.
 """
 
 from __future__ import annotations
