@@ -21,6 +21,7 @@ from fedkin.protocol import Client, Message, Replies, Server, Training
 from fedkin.results.store import equal
 
 SETTINGS = {"rounds": 3, "lr": 0.1, "epochs": 1, "batch_size": 8, "seed": 5, "engine": "serial"}
+ABSOLUTE = {"eps1": 0.4, "eps2": 1.6, "scale": "absolute"}  # the authors' code
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def paper(fed, *, rounds, eps1, eps2, gamma):
 
 
 def test_golden(fed):
-    method = CFL(eps1=1e9, eps2=0.5, gamma_max=0.2, wait=0)
+    method = CFL(eps1=1e9, eps2=0.5, gamma_max=0.2, wait=0, scale="absolute")
     got = run(method, fed)
     clusters = paper(fed, rounds=3, eps1=1e9, eps2=0.5, gamma=0.2)
     assert len(clusters) > 2  # a second split: positions are no longer ids
@@ -123,7 +124,7 @@ def merged(method, state, answers):
 
 def test_opposite_groups_split_and_every_client_stays_somewhere():
     u, v = [2.0, 0.0, 0.1], [-2.0, 0.0, 0.1]
-    method = CFL(wait=0)
+    method = CFL(wait=0, **ABSOLUTE)
     state = merged(method, method.init(server(8, [0.0, 0.0, 0.0])), {0: u, 3: u, 1: v, 2: v, 4: u, 5: v, 6: u, 7: v})
     assert state["labels"].tolist() == [0, 1, 1, 0, 0, 1, 0, 1]
     np.testing.assert_allclose(state["models"], [[0, 0, 0.1]] * 2, atol=1e-6)  # both start where they parted
@@ -135,20 +136,55 @@ def test_opposite_groups_split_and_every_client_stays_somewhere():
 
 
 def test_congruent_updates_and_small_or_incomplete_clusters_do_not_split():
-    method = CFL(wait=0, eps1=0.4, eps2=1.6)
+    method = CFL(wait=0, **ABSOLUTE)
     start = method.init(server(4, [0.0, 0.0]))
     assert len(merged(method, start, {i: [2.0, 0.1 * i] for i in range(4)})["models"]) == 1
     known = merged(method, start, {i: [0.1, 0.0] for i in range(4)})
     opposite = {0: [2.0, 0.0], 1: [-2.0, 0.0], 2: [2.0, 0.1], 3: [-2.0, -0.1]}
     assert len(merged(method, known, opposite)["models"]) == 2
     assert len(merged(method, known, dict(list(opposite.items())[:2]))["models"]) == 1
-    assert len(merged(CFL(wait=0, least=5), known, opposite)["models"]) == 1
-    assert len(merged(CFL(wait=2), known, opposite)["models"]) == 1
-    assert len(merged(CFL(wait=0, gamma_max=1.0), known, opposite)["models"]) == 1
+    assert len(merged(CFL(wait=0, least=5, **ABSOLUTE), known, opposite)["models"]) == 1
+    assert len(merged(CFL(wait=2, **ABSOLUTE), known, opposite)["models"]) == 1
+    assert len(merged(CFL(wait=0, gamma_max=1.0, **ABSOLUTE), known, opposite)["models"]) == 1
+
+
+def test_thresholds_are_relative_to_the_longest_mean_update_of_the_cluster():
+    """The same updates ten times as long split in the same round; a new cluster measures itself anew."""
+    rounds = [
+        {0: [4.0, 0.0], 1: [2.0, 0.0], 2: [4.0, 0.1], 3: [2.0, 0.0]},  # mean 3: the unit
+        {0: [6.0, 0.0], 1: [-1.9, 0.0], 2: [6.0, 0.1], 3: [-1.9, 0.0]},  # mean 2.05 > 0.6 · 3
+        {0: [4.0, 0.0], 1: [-2.0, 0.0], 2: [4.0, 0.1], 3: [-2.0, 0.0]},  # mean 1 < 1.8, longest 4 > 3: split
+        {0: [0.3, 0.0], 1: [-0.1, 0.0], 2: [-0.2, 0.1], 3: [-0.1, 0.0]},  # now 0.3 is the unit of two new clusters
+    ]
+    for length in (1.0, 10.0):
+        method = CFL(wait=0, least=2)
+        state = method.init(server(4, [0.0, 0.0]))
+        counts = []
+        for updates in rounds:
+            state = merged(method, state, {i: [length * v for v in u] for i, u in updates.items()})
+            counts.append(len(state["models"]))
+        assert counts == [1, 1, 2, 2]
+        assert state["labels"].tolist() == [0, 1, 0, 1]
+        np.testing.assert_allclose(state["longest"], length * np.array([np.hypot(0.05, 0.05), 0.1]), rtol=1e-5)
+
+
+def test_it_says_before_it_starts_when_it_cannot_split(unlike):
+    there = Server(torch.arange(6), unlike.sizes, 10, 0, 0.3, Training(), SimpleNamespace(parameters=1), lambda k: None)
+    assert CFL(quorum=0.3).warnings(there, 20) == []
+    assert "quorum" in CFL().warnings(there, 20)[0]
+    assert "waits for 20" in CFL(wait=20, quorum=0.3).warnings(there, 20)[0]
+    got = run(CFL(wait=3), unlike, rounds=2)
+    assert "no cluster is split in 2 rounds" in next(got.history.select("warning")).value
+
+
+def test_it_splits_in_twenty_rounds_of_the_default(fed):
+    got = run("cfl", fed, rounds=20)
+    assert [row.value for row in got.history.select("models")][-1] > 1
+    assert [row.value for row in got.history.select("rand_index")][-1] > 0.8
 
 
 def test_a_missing_member_and_a_newcomer_join_by_direction():
-    method = CFL(wait=0, quorum=0.6, least=2)
+    method = CFL(wait=0, quorum=0.6, least=2, **ABSOLUTE)
     start = merged(method, method.init(server(5, [0.0, 0.0])), {i: [0.1, 0.0] for i in range(4)})
     state = merged(method, start, {0: [2.0, 0.0], 1: [-2.0, 0.0], 2: [2.0, 0.0], 3: [-2.0, 0.0]})
     state = merged(method, state, {0: [1.0, 0.0], 1: [-1.0, 0.0]})

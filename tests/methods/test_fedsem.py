@@ -25,14 +25,15 @@ def run(method, fed, **changes):
     return fedkin.run(method, fed, model="mlp", **{**SETTINGS, **changes})
 
 
-def paper(fed, answered, first, *, clusters, size, looked_at, mu):
-    """Algorithm 1 in plain loops from the assignment `first`."""
+def paper(fed, answered, first, *, clusters, size, looked_at, mu, last):
+    """Algorithm 1 in plain loops from the assignment `first`; with `last`, old models go on counting."""
     net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
     where = slice(None) if looked_at is None else net.layout.positions(looked_at)
     n = [len(split.train) if size else 1 for split in fed.splits]
     centers = [net.initial.clone() for _ in range(clusters)]
     label, models = dict(enumerate(first)), {}
     for t, back in enumerate(answered, start=1):
+        models = models if last else {}
         for i in back:
             client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
             start = centers[label[i]]
@@ -48,14 +49,15 @@ def paper(fed, answered, first, *, clusters, size, looked_at, mu):
     return torch.stack(centers), label
 
 
+@pytest.mark.parametrize("average", ["round", "last"])
 @pytest.mark.parametrize(
     "fields", [{}, {"weighting": "size"}, {"layers": ("3",), "mu": 0.5}], ids=["paper", "size", "layer"]
 )
-def test_golden(fed, fields):
+def test_golden(fed, fields, average):
     net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
     if "layers" in fields:
         fields = {**fields, "layers": (net.layout.layers[-1].name,)}
-    method = FedSEM(clusters=2, **fields)
+    method = FedSEM(clusters=2, first="random", average=average, **fields)
     got = run(method, fed, participation=0.7)
     answered = [[r.client for r in got.history.select("bytes_up", round=t)] for t in (1, 2, 3)]
     server_ = SimpleNamespace(size=6, n=fed.sizes, layout=net.layout, initial=lambda k: net.initial)
@@ -64,7 +66,7 @@ def test_golden(fed, fields):
     assert sorted(np.bincount(first).tolist()) == [3, 3]  # balanced
     centers, label = paper(
         fed, answered, first, clusters=2, size=method.weighting == "size",
-        looked_at=method.layers or None, mu=method.mu,
+        looked_at=method.layers or None, mu=method.mu, last=average == "last",
     )  # fmt: skip
     np.testing.assert_allclose(got.state["centers"], centers, atol=1e-5)
     assert got.state["labels"].tolist() == [label[i] for i in range(6)]
@@ -97,7 +99,7 @@ def merged(method, state, answers, order=None):
 
 def test_blobs_are_found_whatever_the_order_and_an_empty_center_stays():
     blobs = {i: [10.0 * (i % 2), 0.1 * i] for i in range(7)}
-    method = FedSEM(clusters=2)
+    method = FedSEM(clusters=2, first="random")
     start = state = other = method.init(server(7, [0.0, 0.0]))
     for _ in range(6):
         state = merged(method, state, blobs)
@@ -117,17 +119,48 @@ def test_one_center_is_fedavg(fed):
 
 
 def test_as_many_centers_as_clients_is_local_training(fed):
-    ours, alone = run(FedSEM(clusters=6), fed), run("local", fed)
+    ours, alone = run(FedSEM(clusters=6, first="random"), fed), run("local", fed)
     # the center that would be sent after a round is the client's own model
     want = alone.history.values("personal_loss", round=3)
     assert len(want) == 6
     assert ours.history.values("personal_loss", round=3) == pytest.approx(want, rel=1e-5)
 
 
-def test_a_first_assignment_by_kmeans_finds_groups_at_once():
+def test_the_first_assignment_is_by_kmeans_and_finds_groups_at_once():
     fed = fedkin.federate("digits", partition="topology", nodes=3, clients=9, samples_per_client=40, seed=3)
-    found = run(FedSEM(clusters=3, first="kmeans"), fed, rounds=1, epochs=3)
+    found = run(FedSEM(clusters=3), fed, rounds=1, epochs=3)
     assert [row.value for row in found.history.select("rand_index")] == [1]
+
+
+def test_kmeans_gives_the_same_clusters_whatever_the_order_of_replies():
+    blobs = {i: [10.0 * (i % 3), 0.3 * i] for i in range(9)}
+    method = FedSEM(clusters=3)
+    start = method.init(server(9, [0.0, 0.0]))
+    one, two = merged(method, start, blobs), merged(method, start, blobs, order=[8, 3, 1, 0, 2, 7, 5, 6, 4])
+    assert torch.equal(one["labels"], two["labels"])
+    np.testing.assert_allclose(one["centers"], two["centers"], atol=1e-6)
+
+
+def test_absent_clients_keep_their_center_and_unheard_ones_get_the_mean():
+    method = FedSEM(clusters=2)
+    state = method.init(server(5, [1.0, 2.0]))
+    np.testing.assert_allclose(method.send(state, torch.arange(5)).own[0], [[1.0, 2.0]] * 5)
+    state = merged(method, state, {0: [0.0, 0.0], 1: [10.0, 0.0], 2: [10.0, 2.0]})
+    sent = method.send(state, torch.arange(5)).own[0]
+    np.testing.assert_allclose(sent, [[0, 0], [10, 1], [10, 1], [20 / 3, 2 / 3], [20 / 3, 2 / 3]], rtol=1e-6)
+    np.testing.assert_allclose(method.mixing(state)[3], [1 / 3, 1 / 3, 1 / 3, 0, 0], rtol=1e-6)
+    # round 2: client 1 alone; the old model of client 2, and client 0's center, are not averaged in again
+    state = merged(method, state, {1: [12.0, 5.0]})
+    np.testing.assert_allclose(method.send(state, torch.arange(3)).own[0], [[0, 0], [12, 5], [12, 5]])
+    old = merged(
+        FedSEM(clusters=2, average="last"),
+        FedSEM(clusters=2, average="last").init(server(3, [0.0])),
+        {0: [0.0], 1: [10.0], 2: [12.0]},
+    )
+    stale = FedSEM(clusters=2, average="last")
+    old = merged(stale, stale.init(server(3, [0.0])), {0: [0.0], 1: [10.0], 2: [12.0]})
+    old = merged(stale, old, {1: [14.0]})
+    np.testing.assert_allclose(old["centers"], [[0], [13]])
 
 
 # ---- in a federation
@@ -143,7 +176,7 @@ def test_losses_arrivals_and_resume(fed, tmp_path):
 
 
 def test_mixing_is_what_is_sent(fed):
-    method = FedSEM(clusters=2, weighting="size")
+    method = FedSEM(clusters=2, weighting="size", average="last")
     state = run(method, fed).state
     sent = method.send(state, torch.arange(6)).own[0]
     np.testing.assert_allclose(method.mixing(state) @ state["models"], sent, atol=1e-5)

@@ -106,9 +106,9 @@ def test_a_good_start_finds_the_groups_and_a_tie_goes_to_the_first(make_client):
     shifted = good.clone()
     piece = next(p for p in client.net.layout.pieces if p.start == int(client.net.layout.head[0]))
     shifted[piece.start : piece.stop] = -good[piece.start : piece.stop]
-    assert choose(client, Message(shared=(torch.stack([shifted, good]),)))[1] == 1
-    assert choose(client, Message(shared=(torch.stack([good, shifted]),)))[1] == 0
-    assert choose(client, Message(shared=(torch.stack([good, good, good]),)))[1] == 0
+    assert choose(client, Message(shared=(torch.stack([shifted, good]),))).position == 1
+    assert choose(client, Message(shared=(torch.stack([good, shifted]),))).position == 0
+    assert choose(client, Message(shared=(torch.stack([good, good, good]),))).position == 0
 
 
 def test_from_a_good_start_every_client_finds_its_group():
@@ -121,7 +121,23 @@ def test_from_a_good_start_every_client_finds_its_group():
 
     truth = fed.groups.tolist()
     models = torch.stack([sgd(client(truth.index(group)), net.initial) for group in range(3)])
-    assert [choose(client(client_id), Message(shared=(models,)))[1] for client_id in range(6)] == truth
+    assert [choose(client(client_id), Message(shared=(models,))).position for client_id in range(6)] == truth
+
+
+def test_losses_are_computed_once_per_task(fed, monkeypatch):
+    """In a round that also scores the clients, and in an evaluation of all: k passes over the training examples."""
+    from fedkin.client import choice
+
+    passes, real = [], choice.evaluate
+    monkeypatch.setattr(choice, "evaluate", lambda *given: passes.append(1) or real(*given))
+    run(IFCA(clusters=3), fed, rounds=2, evaluate_every=0)
+    assert len(passes) == 3 * 6 * 3  # two rounds, and an evaluation after the last
+
+
+def test_more_models_than_clients_are_named(fed):
+    got = run(IFCA(clusters=7), fed, rounds=1)
+    assert "clusters=7 is more than the 6 clients" in next(got.history.select("warning")).value
+    assert not list(run(IFCA(clusters=6), fed, rounds=1).history.select("warning"))
 
 
 def test_personal_is_the_chosen_model_as_sent(fed):

@@ -9,7 +9,7 @@ from torch import nn
 
 import fedkin
 from fedkin.client.evaluate import gradient
-from fedkin.client.training import sgd
+from fedkin.client.training import sgd, stream
 from fedkin.engine.runner import client_seed
 from fedkin.methods.pfedhn import PFedHN
 from fedkin.methods.pfedhn.hypernetwork import clipped, hypernetwork, produced, pulled_back
@@ -75,15 +75,30 @@ class HyperNetwork(nn.Module):
         return torch.cat([out(x) for out in self.outputs])
 
 
+def inner(client, vector, method):
+    """K batches of SGD, each gradient clipped as in the authors' code."""
+    net = client.net
+    net.load(vector)
+    net.train()
+    optimizer = torch.optim.SGD(net.module.parameters(), lr=0.1)
+    for x, y in stream(client, steps=method.inner_steps or None):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net.module(x), y).backward()
+        nn.utils.clip_grad_norm_(net.module.parameters(), method.inner_clip)
+        optimizer.step()
+    return net.vector()
+
+
 @pytest.mark.parametrize(
     ("method", "participation"),
     [
         (PFedHN(**SMALL, clip=0.5), 0.2),  # one client a round, as in the paper
-        (PFedHN(**SMALL), 1.0),
-        (PFedHN(**SMALL, step="sum", inner_steps=4), 0.6),
+        (PFedHN(**SMALL, inner_clip=0.5), 1.0),
+        (PFedHN(**SMALL, step="each", server_lr=0.01), 1.0),
+        (PFedHN(**SMALL, step="sum", inner_steps=4, server_lr=0.01), 0.6),
         (PFedHN(**SMALL, personal_head=True), 0.6),
     ],
-    ids=["one", "each", "sum", "pc"],
+    ids=["one", "mean", "each", "sum", "pc"],
 )
 def test_golden(fed, method, participation):
     got = run(method, fed, participation=participation)
@@ -92,7 +107,7 @@ def test_golden(fed, method, participation):
     made = torch.tensor([p for p in range(net.layout.size) if not method.personal_head or p not in set(head.tolist())])
     sizes = [p.stop - p.start for p in net.layout.pieces if p.start in set(made.tolist())]
     hyper = HyperNetwork(initial_state(method, fed), sizes)
-    optimizer = torch.optim.SGD(hyper.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-3)
+    optimizer = torch.optim.SGD(hyper.parameters(), lr=method.server_lr, momentum=0.9, weight_decay=1e-3)
     heads = {}
     for t in (1, 2, 3):
         back = [r.client for r in got.history.select("bytes_up", round=t)]
@@ -103,12 +118,12 @@ def test_golden(fed, method, participation):
             row[head] = heads.get(i, row[head])
             row[made] = theta[i]
             client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
-            trained = sgd(client, row, steps=method.inner_steps or None)
+            trained = inner(client, row, method)
             delta[i] = theta[i] - trained[made]
             heads[i] = trained[head].clone()
         optimizer.zero_grad()
         for n, i in enumerate(back):
-            hyper(i).backward(delta[i])
+            hyper(i).backward(delta[i] / (len(back) if method.step == "mean" else 1))
             if method.step == "each" or n == len(back) - 1:
                 nn.utils.clip_grad_norm_(hyper.parameters(), method.clip)
                 optimizer.step()
@@ -128,13 +143,13 @@ def test_one_inner_step_is_a_gradient_step_of_the_hypernetwork(make_client):
     table = torch.randn(2, 3)
     theta = produced(net, table[1])
     slope, _ = gradient(client.net, theta, client.data.train)
-    got, embeddings = pulled_back(net, table, 1, theta - sgd(client, theta))
-    want, want_embeddings = pulled_back(net, table, 1, 0.3 * slope)
+    one = torch.tensor([1])
+    got = pulled_back(net, table, one, (theta - sgd(client, theta))[None])
+    want = pulled_back(net, table, one, 0.3 * slope[None])
     for name in want:
         np.testing.assert_allclose(got[name], want[name], atol=1e-5)
-    np.testing.assert_allclose(embeddings, want_embeddings, atol=1e-5)
-    assert (embeddings[0] == 0).all()  # only the row of the client
-    assert (embeddings[1] != 0).any()
+    assert (got["embeddings"][0] == 0).all()  # only the client's own
+    assert (got["embeddings"][1] != 0).any()
 
 
 def merged(method, state, answers):
@@ -149,7 +164,7 @@ def test_no_change_moves_the_hypernetwork_by_decay_alone(fed):
     size = len(state["net"]["bias2"])
     after = merged(method, state, {2: torch.zeros(size)})
     for name, part in state["net"].items():
-        np.testing.assert_allclose(after["net"][name], part * (1 - 0.01 * 0.1), atol=1e-7)
+        np.testing.assert_allclose(after["net"][name], part * (1 - 0.1 * 0.1), atol=1e-7)
     still = PFedHN(**SMALL, server_decay=0.0)
     assert equal(merged(still, state, {2: torch.zeros(size)})["net"], state["net"])
 
@@ -165,9 +180,21 @@ def test_a_hypernetwork_that_is_its_bias_is_reptile():
 
 
 def test_clipping():
-    short = clipped({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 1.0)
-    assert float(short["a"]) == pytest.approx(0.6, rel=1e-4)
-    assert float(clipped({"a": torch.tensor([3.0])}, 50.0)["a"]) == 3.0
+    short = clipped([torch.tensor([3.0]), torch.tensor([4.0])], 1.0)
+    assert float(short[0]) == pytest.approx(0.6, rel=1e-4)
+    assert float(clipped([torch.tensor([3.0])], 50.0)[0]) == 3.0
+
+
+def test_many_clients_do_not_diverge():
+    """One step per reply does: the later ones are stale."""
+    fed = fedkin.federate("digits", partition="dirichlet", clients=20, samples_per_client=40, seed=0)
+    losses = {}
+    for step in ("mean", "each"):
+        result = fedkin.run(PFedHN(step=step), fed, model="mlp", lr=0.05, rounds=8, engine="serial", evaluate_every=0)
+        values = result.history.values("personal_loss", round=8).values()
+        losses[step] = sum(float("inf") if v is None else v for v in values) / 20
+    assert losses["mean"] < 2.2  # log 10 = 2.3
+    assert losses["each"] > 10
 
 
 @pytest.mark.parametrize("name", ["pfedhn", "pfedhn-pc"])

@@ -33,10 +33,9 @@ def run(method, fed, **changes):
 def paper(fed, answered, *, method):
     """The intended algorithm in plain loops."""
     net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
-    models, u = {}, {i: net.initial for i in range(6)}
+    models, u, sources = {}, {i: net.initial for i in range(6)}, range(6)
     for t, back in enumerate(answered, start=1):
-        heard = list(models) or range(6)
-        g = sum(u[i] for i in heard) / len(heard)  # read-out
+        g = sum(u[i] for i in sources) / len(sources)  # read-out
         for i in back:
             client = Client({}, fed.data(i), client_seed(5, t, i), net, Training(0.1, 1, 8))
             if method.official_compat:
@@ -48,20 +47,23 @@ def paper(fed, answered, *, method):
         models = {i: models[i] for i in heard}
         moved = {i: (models[i] - net.initial).double() for i in heard}
         a = {}
+        sources = heard if method.average == "last" else back
         for i in heard:
             if method.groups:
-                row = {j: float(method.groups[i] == method.groups[j]) for j in heard}
+                row = {j: float(method.groups[i] == method.groups[j]) for j in sources}
             else:
-                row = {j: max(0.0, float(moved[i] @ moved[j] / moved[i].norm() / moved[j].norm())) for j in heard}
+                row = {j: max(0.0, float(moved[i] @ moved[j] / moved[i].norm() / moved[j].norm())) for j in sources}
                 best = sorted(row, key=lambda j: -row[j])[: method.neighbors]
                 row = {j: row[j] for j in best}
+            if not sum(row.values()):
+                row = dict.fromkeys(sources, 1.0)
             a[i] = {j: v / sum(row.values()) for j, v in row.items()}
         hat = {i: models[i].double() for i in heard}
         for _ in range(method.propagations):
             hat = {i: sum(weight * hat[j] for j, weight in a[i].items()) for i in heard}
         s = method.server_step
         u = {i: s * hat[i].float() + (1 - s) * models[i] for i in heard}
-        u |= {i: sum(models.values()) / len(heard) for i in range(6) if i not in heard}
+        u |= {i: sum(models[j] for j in sources) / len(sources) for i in range(6) if i not in heard}
     return torch.stack([u[i] for i in range(6)])
 
 
@@ -71,8 +73,9 @@ def paper(fed, answered, *, method):
         SFL(neighbors=3, propagations=2),
         SFL(groups=GROUPS, server_step=0.7, pull_personal=0.5, pull_global=0.1),
         SFL(groups=GROUPS, propagations=1, official_compat=True),
+        SFL(neighbors=3, average="last"),
     ],
-    ids=["similarity", "groups", "official"],
+    ids=["similarity", "groups", "official", "last"],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_golden(fed, method, participation):
@@ -91,6 +94,9 @@ def test_strongest_edges():
     weights = np.array([[0.2, 0.6, 0.4], [0.0, 0.0, 0.0], [1.0, 3.0, 1.0]])
     np.testing.assert_allclose(strongest(weights, 2), [[0.25, 0.75, 0], [0, 1, 0], [0, 0.75, 0.25]])
     np.testing.assert_allclose(strongest(weights, 9).sum(1), 1)
+    # edges from clients 0 and 2 alone: client 1 has no weight, and takes both alike
+    from_some = strongest(weights, 2, np.array([True, False, True]))
+    np.testing.assert_allclose(from_some, [[1 / 3, 0, 2 / 3], [0.5, 0, 0.5], [0.5, 0, 0.5]])
 
 
 def test_the_learned_graph_is_like_its_target_and_the_official_one_has_one_way_edges():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
 from fedkin.client.evaluate import evaluate
@@ -28,10 +29,10 @@ _chosen: WeakKeyDictionary[Data, tuple[Message, Choice]] = WeakKeyDictionary()
 def best_model(client: Client, message: Message, offered: Callable[[], Sequence[Tensor]]) -> Choice:
     """The model of a message with the lowest loss on the client's training examples; the first if several are equal.
 
-    `offered` makes the models of the message. It is called, and the losses are computed, once for each message object.
+    `offered` makes the models of the message. It is called, and the losses are computed, once for each message.
     """
     known = _chosen.get(client.data)
-    if known is not None and known[0] is message:
+    if known is not None and _same(known[0], message):
         return known[1]
     models = offered()
     losses = [evaluate(client.net, model, client.data.train)[1] for model in models]
@@ -39,3 +40,13 @@ def best_model(client: Client, message: Message, offered: Callable[[], Sequence[
     choice = Choice(best, losses[best], models[best])
     _chosen[client.data] = (message, choice)
     return choice
+
+
+def _same(one: Message, two: Message) -> bool:
+    """The engine gives `local` a copy, because it may write into what it received: so the contents are compared."""
+    if one is two:
+        return True
+    if (len(one.shared), len(one.own)) != (len(two.shared), len(two.own)):
+        return False
+    pairs = zip((*one.shared, *one.own), (*two.shared, *two.own))
+    return all(isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b) for a, b in pairs)

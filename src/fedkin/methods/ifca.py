@@ -9,7 +9,8 @@ Ghosh, Chung, Yin, Ramchandran. NeurIPS 2020.
 | γ, τ | the run's lr; its epochs (model averaging) |
 | weight sharing (sec. 6) | share_body |
 
-Each client chooses by the loss on all its training rows, in evaluation mode; on a tie it takes the first.
+Each client chooses by the loss on all its training examples, in evaluation mode; on a tie it takes the first. The k
+losses are computed once per round, and once per evaluation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import torch
 from torch import Tensor
 
 from fedkin.bounds import Count
-from fedkin.client.evaluate import evaluate, gradient
+from fedkin.client.choice import Choice, best_model
+from fedkin.client.evaluate import gradient
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
@@ -43,12 +45,12 @@ class IFCA(Method):
     stays = "nothing"
 
     clusters: Count = 4
-    """k: number of models; the paper takes 4 for four rotations of MNIST, 2 for CIFAR-10."""
+    """k: number of models. The paper takes 4 for four rotations of MNIST, 2 for CIFAR-10."""
     averaging: Literal["model", "gradient"] = "model"
-    """model: clients train the chosen model, the server takes the mean of each cluster (option II). gradient: clients
-    return one gradient on all their rows, the server steps by the run's lr (option I)."""
+    """model: clients train the chosen model, and the server averages each cluster (option II). gradient: clients return
+    one gradient on all their examples, and the server steps by the run's lr (option I)."""
     weighting: Literal["equal", "size"] = "equal"
-    """Model averaging: members of a cluster count alike (paper), or by their numbers of rows."""
+    """Weights in the mean of a cluster. equal: all members alike (paper). size: by number of examples."""
     share_body: bool = False
     """Weight sharing: one body for all and k heads; all clients train the body."""
 
@@ -70,6 +72,14 @@ class IFCA(Method):
             "lr": fed.training.lr,
             "parameters": fed.layout.parameters,
         }
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        if self.clusters <= len(fed.ids):
+            return []
+        return [
+            f"ifca: clusters={self.clusters} is more than the {len(fed.ids)} clients, so some models are never chosen. "
+            f"Take clusters of at most {len(fed.ids)}, usually far fewer."
+        ]
 
     def send(self, state: State, ids: Tensor) -> Message:
         if self.share_body:
@@ -103,15 +113,15 @@ class IFCA(Method):
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
-        model, label = choose(client, message)
+        position, _, model = choose(client, message)
         work = gradient(client.net, model, client.data.train)[0] if self.averaging == "gradient" else sgd(client, model)
-        return Reply({}, (work, torch.tensor(label, dtype=torch.int32)))
+        return Reply({}, (work, torch.tensor(position, dtype=torch.int32)))
 
     def received(self, client: Client, message: Message) -> Model:
-        return choose(client, message)[0]
+        return choose(client, message).model
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
-        return choose(client, message)[0]
+        return choose(client, message).model
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor | dict[str, Tensor] | None:
@@ -125,13 +135,15 @@ class IFCA(Method):
         return {"clusters": state["labels"]}
 
 
-def choose(client: Client, message: Message) -> tuple[Tensor, int]:
-    """The received model with the least loss on this client's training rows, and which one it is."""
-    models = message.shared[0]
-    if len(message.shared) == 2:  # one body, k heads
-        body, heads = message.shared
+def choose(client: Client, message: Message) -> Choice:
+    """The received model with the lowest loss on this client's training examples."""
+
+    def offered() -> Tensor:
+        if len(message.shared) == 1:
+            return message.shared[0]
+        body, heads = message.shared  # one body, k heads
         models = torch.empty(len(heads), client.net.layout.size)
         models[:, client.net.layout.body], models[:, client.net.layout.head] = body, heads
-    losses = [evaluate(client.net, model, client.data.train)[1] for model in models]
-    best = losses.index(min(losses))
-    return models[best], best
+        return models
+
+    return best_model(client, message, offered)

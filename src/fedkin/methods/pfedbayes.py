@@ -17,7 +17,7 @@ KL term is spread over the batches of one epoch. Clients keep Adam's moments bet
 
 ζ and ρ belong together: KL pulls the means with strength ζ/σ². The public code (not the authors') has ζ = 10 and
 ρ = -2.5, that is σ = 0.08, but draws noise of standard deviation 0.001 instead of 1, so that its networks are nearly
-deterministic. With the noise of the paper, σ = 0.08 is larger than the weights of a convolutional network, and nothing
+deterministic. With the noise of the paper, σ = 0.08 is more than the weights of a convolutional network, and nothing
 is learned. Here ρ = -5, σ = 0.007, and ζ = 0.1, which is about the same pull. Means start as the network usually does.
 """
 
@@ -52,7 +52,6 @@ class PFedBayes(Method):
     citation = CITATION
     travels = "means and spreads both ways"
     stays = "own means and spreads"
-    needs_classes = True
 
     zeta: NonNegative = 0.1
     """ζ: weight of the divergence between a client's Gaussian and the global one; 0: no exchange at all."""
@@ -155,9 +154,8 @@ class PFedBayes(Method):
 def _adam(values: list[Tensor], lr: float, kept: dict[str, list[Tensor]] | None) -> torch.optim.Adam:
     """Adam on these values, with the moments that `_moments` returned."""
     adam = torch.optim.Adam(values, lr=lr)
-    if kept is not None:
-        for index, value in enumerate(values):
-            adam.state[value] = {name: parts[index].clone() for name, parts in kept.items()}
+    for index, value in enumerate(values if kept else []):
+        adam.state[value] = {name: parts[index].clone() for name, parts in kept.items()}
     return adam
 
 

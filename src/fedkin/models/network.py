@@ -66,10 +66,15 @@ class Layout:
         return inside.nonzero().flatten()
 
     def positions(self, layers: tuple[str | int, ...]) -> Tensor:
-        """Positions of the layers given by name or index (negative counts from the end)."""
+        """Positions of the layers given by name or index (negative counts from the end). Frozen layers have a name."""
         names = [layer.name for layer in self.layers]
+        end = self.parameters + self.frozen
         out = []
         for key in layers:
+            held = [p for p in self.pieces if self.parameters <= p.start < end and p.name.rpartition(".")[0] == key]
+            if held and key not in names:
+                out.extend(torch.arange(piece.start, piece.stop) for piece in held)
+                continue
             known = names if isinstance(key, str) else range(-len(names), len(names))
             if key not in known:
                 raise ValueError(
