@@ -52,6 +52,7 @@ class PFedBayes(Method):
     citation = CITATION
     travels = "means and spreads both ways"
     stays = "own means and spreads"
+    needs_classes = True
 
     zeta: NonNegative = 0.1
     """ζ: weight of the divergence between a client's Gaussian and the global one; 0: no exchange at all."""
@@ -154,8 +155,9 @@ class PFedBayes(Method):
 def _adam(values: list[Tensor], lr: float, kept: dict[str, list[Tensor]] | None) -> torch.optim.Adam:
     """Adam on these values, with the moments that `_moments` returned."""
     adam = torch.optim.Adam(values, lr=lr)
-    for index, value in enumerate(values if kept else []):
-        adam.state[value] = {name: parts[index].clone() for name, parts in kept.items()}
+    if kept is not None:
+        for index, value in enumerate(values):
+            adam.state[value] = {name: parts[index].clone() for name, parts in kept.items()}
     return adam
 
 

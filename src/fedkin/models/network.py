@@ -69,7 +69,7 @@ class Layout:
         """Positions of the layers given by name or index (negative counts from the end). Frozen layers have a name."""
         names = [layer.name for layer in self.layers]
         end = self.parameters + self.frozen
-        out = []
+        out: list[Tensor] = []
         for key in layers:
             held = [p for p in self.pieces if self.parameters <= p.start < end and p.name.rpartition(".")[0] == key]
             if held and key not in names:
