@@ -74,6 +74,7 @@ NAMES = [
     "fedas",
     "fedcp",
     "gpfl",
+    "kin",
 ]
 
 

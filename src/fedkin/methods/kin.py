@@ -41,11 +41,19 @@ class Kin(Method):
     needs_classes = True
 
     experts: tuple[str, ...] = EXPERTS
+    """Which experts predict."""
     similarity: bool = True
+    """Kin count more in the mixture that is sent. False: everybody is sent FedAvg's mean."""
     temperature: Positive = 0.3
+    """T: the larger, the more even the mixture."""
     prior: NonNegative = 4.0
+    """Dirichlet counts of all experts together: how many validation examples it takes to move their weights."""
     k: Count = 10
+    """Neighbors that vote; all training examples where there are fewer."""
     scale: Positive = 1.0
+    """Neighbors weigh exp(−distance / scale)."""
+
+    matters = {"experts": {"experts": ("received",)}}
 
     # ---- server
     def init(self, fed: Server) -> State:
