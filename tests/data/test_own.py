@@ -252,14 +252,14 @@ def test_from_folder_refuses(files, text, tmp_path):
 
 
 def test_everything_wrong_with_a_folder_is_said_at_once(tmp_path):
-    (tmp_path / "north.csv").write_text("age,sex,y\n1,m,0\nold,f,1\n3,m,\n")
+    (tmp_path / "north.csv").write_text("age,sex,y\n1,m,0\nold,f,1\n3,m,\n4,m,maybe\n")
     (tmp_path / "south.csv").write_text("age,y\n1,0\n2,1\n")
     (tmp_path / "west.csv").write_text("")
     np.savez(tmp_path / "east.npz", x=X)
     with pytest.raises(DataError) as caught:
         from_folder(tmp_path, ignore="pateint")
     assert str(caught.value).splitlines() == [
-        f"{tmp_path} cannot be used yet; 6 things to change:",
+        f"{tmp_path} cannot be used yet; 7 things to change:",
         "  east.npz: it must hold the arrays 'x' and 'y'",
         "  west.csv: the file is empty; its first row must be a header",
         "  ignore names a column 'pateint'; no file has it",
@@ -268,6 +268,7 @@ def test_everything_wrong_with_a_folder_is_said_at_once(tmp_path):
         "categorical (categorical='age', --categorical age), or say which text means missing (missing='…', "
         "--missing …)",
         "  north.csv, column 'y', row 4: the label is missing; fill it in or remove the row",
+        "  north.csv, column 'y', row 5: the label is a text, elsewhere it is a number",
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedkin.data.arrays import Arrays
-from fedkin.data.encode import Task
+from fedkin.data.encode import TaskKind
 from fedkin.data.own import from_arrays, from_table, make_reading
 from fedkin.data.table import from_columns
 
@@ -21,7 +21,7 @@ def from_dataset(
     label: str = "label",
     inputs: str | None = None,
     ordered: bool = False,
-    task: Task = "classification",
+    task: TaskKind = "classification",
     **reading: Any,
 ) -> Arrays:
     """A torch `Dataset` of pairs (x, y), with `client` one name for each example; a dictionary of such data sets by
@@ -67,7 +67,7 @@ def _stacked(values: Sequence[Any], what: str) -> NDArray[Any]:
 
 
 def _from_hugging_face(
-    dataset: Any, client: Any, label: str, inputs: str | None, ordered: bool, task: Task, options: Mapping[str, Any]
+    dataset: Any, client: Any, label: str, inputs: str | None, ordered: bool, task: TaskKind, options: Mapping[str, Any]
 ) -> Arrays:
     names = list(dataset.column_names)
     for option, name in (("label", label), ("client", client), ("inputs", inputs)):

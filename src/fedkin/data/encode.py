@@ -23,7 +23,7 @@ from fedkin.data.table import (
 
 Floats = NDArray[np.float64]
 Decimal = Literal["auto", ".", ","]
-Task = Literal["classification", "regression"]
+TaskKind = Literal["classification", "regression"]
 MOST_LEVELS = 100  # of a text column that was not declared categorical: more look like an identifier
 MOST_CLASSES = 100_000  # a network needs an output for each
 FEW = 20  # so few texts or labels may all be different
@@ -281,7 +281,7 @@ def codes(table: Table, columns: Sequence[Column], reading: Reading, problems: P
 def labels(
     tables: Sequence[Table],
     reading: Reading,
-    task: Task,
+    task: TaskKind,
     problems: Problems,
     *,
     known: Sequence[str] = (),
@@ -312,25 +312,25 @@ def labels(
                              rows=table.rows[r.text])  # fmt: skip
         return Labels(np.nan_to_num(values).astype(np.float32), 0)
     found = [level for r in read for level, gone in zip(r.levels, r.missing) if not gone]
-    if problems.lines or not found:
+    if not found:
         return Labels(np.zeros(len(values), np.int64), 1)
     if not known:
         known = _classes(usable, read, found, name, problems, alone=alone)
     index = {level: i for i, level in enumerate(known)}
     for table, r in zip(usable, read):
-        unknown = np.array([level not in index for level in r.levels])
+        unknown = np.array([level not in index for level in r.levels]) & ~r.missing
         if unknown.any() and known:
             problems.add(f"the label is none of the {len(known)} known classes", source=table.source, column=name,
                          rows=table.rows[unknown])  # fmt: skip
     y = np.array([index.get(level, 0) for r in read for level in r.levels], np.int64)
-    return Labels(y, len(known), tuple(known))
+    return Labels(y, max(1, len(known)), tuple(known))
 
 
 def _classes(
     tables: Sequence[Table], read: Sequence[_Read], found: list[str], name: str, problems: Problems, *, alone: bool
 ) -> list[str]:
     distinct = sorted(set(found), key=level_order)
-    numbers = np.concatenate([r.values for r in read])
+    numbers = np.concatenate([r.values[~r.missing] for r in read])
     if np.isfinite(numbers).any() and not np.isfinite(numbers).all():
         for table, r in zip(tables, read):
             if r.text.any():

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedkin.data import Arrays, default_partition
 from fedkin.data import load as load_data
-from fedkin.data.encode import Task
+from fedkin.data.encode import TaskKind
 from fedkin.data.partition import BY_LABEL, PARTITIONS, Ints, Partition
 from fedkin.data.preprocess import Fit, Preprocessing, fitted, shared, statistics
 from fedkin.data.shift import shifted
@@ -303,7 +303,7 @@ def _labels(arrays: Arrays) -> Ints:
     return arrays.y if arrays.classes else np.zeros(len(arrays.y), np.int64)
 
 
-def _task(arrays: Arrays) -> Task:
+def _task(arrays: Arrays) -> TaskKind:
     return "classification" if arrays.classes else "regression"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedkin.data.arrays import Arrays, Ints
-from fedkin.data.encode import MOST_CLASSES, Column, Decimal, Labels, Reading, Task, codes, infer, labels
+from fedkin.data.encode import MOST_CLASSES, Column, Decimal, Labels, Reading, TaskKind, codes, infer, labels
 from fedkin.data.npz import read_npz
 from fedkin.data.table import TABLE_FILES, Problems, Table, read_table
 from fedkin.data.table import from_frame as table_of_frame
@@ -27,7 +27,7 @@ def from_arrays(
     *,
     client: ArrayLike | None = None,
     ordered: bool = False,
-    task: Task = "classification",
+    task: TaskKind = "classification",
 ) -> Arrays:
     """Examples `x` [n, …], labels `y` [n], and to which client each example belongs (any values; None: spread them
     later).
@@ -63,7 +63,7 @@ def from_folder(
     missing: Names = (),
     decimal: Decimal = "auto",
     ordered: bool = False,
-    task: Task = "classification",
+    task: TaskKind = "classification",
 ) -> Arrays:
     """One file for each client, whose name is the client's name: `.csv`, `.tsv` or `.parquet` with named columns, or
     `.npz` with the arrays `x` and `label`.
@@ -97,7 +97,7 @@ def from_file(
     missing: Names = (),
     decimal: Decimal = "auto",
     ordered: bool = False,
-    task: Task = "classification",
+    task: TaskKind = "classification",
 ) -> Arrays:
     """One client's file, as `from_folder` takes many; the client is called `name`, or as the file. With `client`, the
     file holds the examples of several clients, and that column says whose each one is."""
@@ -126,7 +126,7 @@ def from_frame(
     missing: Names = (),
     decimal: Decimal = "auto",
     ordered: bool = False,
-    task: Task = "classification",
+    task: TaskKind = "classification",
 ) -> Arrays:
     """A pandas `DataFrame`; the column `client` says whose each example is. Options as in `from_folder`."""
     reading = make_reading(label, ignore, categorical, missing, decimal)
@@ -151,7 +151,7 @@ def _inputs(xs: NDArray[Any]) -> NDArray[Any]:
     return xs
 
 
-def _targets(ys: NDArray[Any], task: Task) -> Labels:
+def _targets(ys: NDArray[Any], task: TaskKind) -> Labels:
     if task not in ("classification", "regression"):
         raise ValueError(f"task='{task}' must be 'classification' or 'regression'.")
     numbers = ys.dtype.kind in "buif"
@@ -185,7 +185,7 @@ def _from_files(
     files: Sequence[Path],
     names: Sequence[str],
     reading: Reading,
-    task: Task,
+    task: TaskKind,
     ordered: bool,
     whole: str,
     source: Mapping[str, Any],
@@ -214,7 +214,7 @@ def _from_files(
 def _from_npz(
     arrays: Mapping[Path, tuple[NDArray[Any], NDArray[Any]] | None],
     names: Sequence[str],
-    task: Task,
+    task: TaskKind,
     ordered: bool,
     whole: str,
     source: Mapping[str, Any],
@@ -274,7 +274,7 @@ def _plain(reading: Reading) -> dict[str, Any]:
     return {"label": reading.label, **several, "decimal": reading.decimal}
 
 
-def from_table(table: Table, client: Any, reading: Reading, task: Task, ordered: bool) -> Arrays:
+def from_table(table: Table, client: Any, reading: Reading, task: TaskKind, ordered: bool) -> Arrays:
     """One table with the examples of all clients; the column `client` says whose each is."""
     problems = Problems()
     for option, name in (("label", reading.label), ("client", client)):

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.data.encode import Column, Floats, Reading, Task, codes, labels, level_order
+from fedkin.data.encode import Column, Floats, Reading, TaskKind, codes, labels, level_order
 from fedkin.data.table import DataError, Problems, Table, from_frame, read_table
 
 Fit = Literal["each", "sites"]
@@ -69,7 +69,7 @@ class Preprocessing:
     """Of each column, by client; under "" those that all clients share."""
     classes: tuple[str, ...] = ()
     """What the classes are called in the data; empty in a regression."""
-    task: Task = "classification"
+    task: TaskKind = "classification"
 
     @property
     def fit(self) -> Fit:
@@ -226,7 +226,7 @@ def fitted(
     *,
     reading: Reading,
     classes: Sequence[str] = (),
-    task: Task = "classification",
+    task: TaskKind = "classification",
 ) -> Preprocessing:
     """Preprocessing from every client's statistics. Both ways, all clients have the same features; with "each" a
     client's numbers are scaled by its own mean and variance, with "sites" by those of all sites together."""
@@ -259,7 +259,7 @@ def shared(
     how: Fit,
     *,
     classes: Sequence[str] = (),
-    task: Task = "classification",
+    task: TaskKind = "classification",
 ) -> dict[str, Any]:
     """A site's statistics as plain data to send. With "each" they say of a number column only whether it has cells and
     whether some are missing."""
