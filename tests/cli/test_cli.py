@@ -324,7 +324,8 @@ def test_flags_are_grouped_and_every_one_is_explained(call, monkeypatch):
     lines = out.splitlines()
     for i, line in enumerate(lines):
         if line.startswith("  --"):
-            text = line[28:].strip() or lines[i + 1].strip()
+            _, _, beside = line.strip().partition("  ")  # a long flag has its text on the next line
+            text = beside.strip() or lines[i + 1].strip()
             assert text, f"{line} has no explanation"
             assert text[0].isupper() or text.split(":")[0].islower(), text
 
@@ -349,8 +350,8 @@ def test_the_flags_that_methods_may_not_use_are_those_of_run():
     from dataclasses import fields
 
     from fedkin.cli.run import NameFlag
-    from fedkin.cli.settings import ConfigFlags, DataFlags, ModelFlags, OutputFlags
+    from fedkin.cli.settings import ConfigFlags, DataFlags, ModelFlags, OutputFlags, TaskFlags
     from fedkin.registry import RUN_FLAGS
 
-    kinds = (DataFlags, ModelFlags, ConfigFlags, OutputFlags, NameFlag)
+    kinds = (DataFlags, TaskFlags, ModelFlags, ConfigFlags, OutputFlags, NameFlag)
     assert {f.name for kind in kinds for f in fields(kind)} == set(RUN_FLAGS)
