@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from fedkin.cli.main import NAMES
 from tests.cli.conftest import SMALL
 
 pytestmark = pytest.mark.processes
@@ -294,10 +295,7 @@ def test_a_name_is_shown_in_tables_and_kept_for_figures(call, tmp_path):
     assert config["label"] == "Strong prox"
 
 
-COMMANDS = [
-    "--help", "demo", "run", "run fedprox", "compare", "sweep", "report", "watch", "figures", "list", "cite",
-    "reproduce", "bench", "new", "verify", "deploy", "deploy init", "deploy keys", "completion",
-]  # fmt: skip
+COMMANDS = ["--help", *NAMES, "run fedprox", "deploy init", "deploy keys"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -324,8 +322,10 @@ def test_flags_are_grouped_and_every_one_is_explained(call, monkeypatch):
     lines = out.splitlines()
     for i, line in enumerate(lines):
         if line.startswith("  --"):
-            text = line[28:].strip() or lines[i + 1].strip()
+            beside = line[2:].split("  ", 1)[1:]  # a long flag has a line of its own
+            text = beside[0].strip() if beside else lines[i + 1].strip()
             assert text, f"{line} has no explanation"
+            assert not text.startswith("--"), f"{line} has no explanation"
             assert text[0].isupper() or text.split(":")[0].islower(), text
 
 
@@ -349,8 +349,8 @@ def test_the_flags_that_methods_may_not_use_are_those_of_run():
     from dataclasses import fields
 
     from fedkin.cli.run import NameFlag
-    from fedkin.cli.settings import ConfigFlags, DataFlags, ModelFlags, OutputFlags
+    from fedkin.cli.settings import ConfigFlags, DataFlags, ModelFlags, OutputFlags, TaskFlags
     from fedkin.registry import RUN_FLAGS
 
-    kinds = (DataFlags, ModelFlags, ConfigFlags, OutputFlags, NameFlag)
+    kinds = (DataFlags, ModelFlags, TaskFlags, ConfigFlags, OutputFlags, NameFlag)
     assert {f.name for kind in kinds for f in fields(kind)} == set(RUN_FLAGS)
