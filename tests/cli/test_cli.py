@@ -263,6 +263,24 @@ def test_a_comparison_fits_80_columns_and_puts_the_best_first(call, monkeypatch)
     assert "Not shown" not in wide
 
 
+def test_tables_name_the_headline_and_follow_its_direction(call, tmp_path):
+    words = ["--metrics", "log_loss", "accuracy", "--wide", "--out", tmp_path]
+    code, out, err = call("compare", "fedavg", "local", "--epochs", "3", "--lr", "0.2", *words, *SMALL)
+    assert code == 0, err
+    assert "personal: log_loss of the model" in out
+    assert "lower is better" in out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    shown = [float(row[1]) for row in rows]
+    assert shown == sorted(shown)
+    assert rows[0][0].endswith("*")
+    made = json.loads((tmp_path / "comparison.json").read_text())
+    assert made["headline"] == {"metric": "log_loss", "higher_is_better": False, "percent": False}
+    fedavg, local = made["methods"]
+    assert fedavg["gain"] == pytest.approx(local["personal"] - fedavg["personal"])
+    assert call("run", "local", "--metrics", "log_loss", *SMALL)[1].splitlines()[2].startswith("┃ log_loss ")
+    assert call("run", "local", *SMALL)[1].splitlines()[2].startswith("┃ accuracy % ")
+
+
 def test_columns_that_do_not_fit_are_left_out_by_importance():
     from fedkin.cli.terminal import fitting
 
