@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from fedkin.cli.main import NAMES
 from tests.cli.conftest import SMALL
 
 pytestmark = pytest.mark.processes
@@ -262,6 +263,24 @@ def test_a_comparison_fits_80_columns_and_puts_the_best_first(call, monkeypatch)
     assert "Not shown" not in wide
 
 
+def test_tables_name_the_headline_and_follow_its_direction(call, tmp_path):
+    words = ["--metrics", "log_loss", "accuracy", "--wide", "--out", tmp_path]
+    code, out, err = call("compare", "fedavg", "local", "--epochs", "3", "--lr", "0.2", *words, *SMALL)
+    assert code == 0, err
+    assert "personal: log_loss of the model" in out
+    assert "lower is better" in out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    shown = [float(row[1]) for row in rows]
+    assert shown == sorted(shown)
+    assert rows[0][0].endswith("*")
+    made = json.loads((tmp_path / "comparison.json").read_text())
+    assert made["headline"] == {"metric": "log_loss", "higher_is_better": False, "percent": False}
+    fedavg, local = made["methods"]
+    assert fedavg["gain"] == pytest.approx(local["personal"] - fedavg["personal"])
+    assert call("run", "local", "--metrics", "log_loss", *SMALL)[1].splitlines()[2].startswith("┃ log_loss ")
+    assert call("run", "local", *SMALL)[1].splitlines()[2].startswith("┃ accuracy % ")
+
+
 def test_columns_that_do_not_fit_are_left_out_by_importance():
     from fedkin.cli.terminal import fitting
 
@@ -294,10 +313,7 @@ def test_a_name_is_shown_in_tables_and_kept_for_figures(call, tmp_path):
     assert config["label"] == "Strong prox"
 
 
-COMMANDS = [
-    "--help", "demo", "run", "run fedprox", "compare", "sweep", "report", "watch", "figures", "list", "cite",
-    "reproduce", "bench", "new", "verify", "deploy", "deploy init", "deploy keys", "completion",
-]  # fmt: skip
+COMMANDS = ["--help", *NAMES, "run fedprox", "deploy init", "deploy keys"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -324,9 +340,15 @@ def test_flags_are_grouped_and_every_one_is_explained(call, monkeypatch):
     lines = out.splitlines()
     for i, line in enumerate(lines):
         if line.startswith("  --"):
+<<<<<<< HEAD
             _, _, beside = line.strip().partition("  ")  # a long flag has its text on the next line
             text = beside.strip() or lines[i + 1].strip()
+=======
+            beside = line[2:].split("  ", 1)[1:]  # a long flag has a line of its own
+            text = beside[0].strip() if beside else lines[i + 1].strip()
+>>>>>>> e183f3e2c7e61565f86c6cd8a68c51543dc0a4db
             assert text, f"{line} has no explanation"
+            assert not text.startswith("--"), f"{line} has no explanation"
             assert text[0].isupper() or text.split(":")[0].islower(), text
 
 
@@ -353,5 +375,9 @@ def test_the_flags_that_methods_may_not_use_are_those_of_run():
     from fedkin.cli.settings import ConfigFlags, DataFlags, ModelFlags, OutputFlags, TaskFlags
     from fedkin.registry import RUN_FLAGS
 
+<<<<<<< HEAD
     kinds = (DataFlags, TaskFlags, ModelFlags, ConfigFlags, OutputFlags, NameFlag)
+=======
+    kinds = (DataFlags, ModelFlags, TaskFlags, ConfigFlags, OutputFlags, NameFlag)
+>>>>>>> e183f3e2c7e61565f86c6cd8a68c51543dc0a4db
     assert {f.name for kind in kinds for f in fields(kind)} == set(RUN_FLAGS)

@@ -55,6 +55,28 @@ def test_the_choice_follows_validation_even_where_test_disagrees(call, monkeypat
     assert made["command"] == "fedkin run fedprox,mu=2.0"
 
 
+def test_a_loss_is_minimized(call, tmp_path):
+    words = [
+        "--grid",
+        "lr=0.0001,0.1",
+        "--metrics",
+        "log_loss",
+        "--json",
+        "--epochs",
+        "2",
+        *SMALL,
+        "--validation",
+        "0.3",
+    ]
+    code, out, err = call("sweep", "local", *words)
+    assert code == 0, err
+    made = json.loads(out)
+    assert made["best"]["metric"] == "log_loss"
+    assert made["best"]["training"] == {"lr": 0.1}, "training lowers the loss"
+    values = [trial["validation"] for trial in made["trials"]]
+    assert values == sorted(values)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

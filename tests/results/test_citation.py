@@ -13,7 +13,7 @@ def test_every_method_says_what_it_is(name):
     kind = METHODS[name].load()
     assert kind.travels
     assert kind.stays
-    assert not kind.paper or citation([name]).count("@") == 2, "a method with a paper has its entry"
+    assert not kind.paper or citation([name]).count("@") >= 2, "a method with a paper has its entry"
 
 
 def test_a_variant_cites_its_method_once():

@@ -25,11 +25,11 @@ fedkin compare local fedavg fedprox,mu=0.1 fedprox,mu=1"""
 # Where the terminal is too narrow, the last of these are left out; --wide shows all.
 IMPORTANCE = (
     "method",
-    "personal %",
+    "personal",
     "gain over local",
     "worst 10 %",
     "gain/lose",
-    "received %",
+    "received",
     "bytes/round",
     "p",
     "std",
@@ -107,8 +107,10 @@ def run(names: list[str], flags: Any) -> Comparison:
         f"{flags.data.data}, {federation.description['partition']}{f' ({chosen})' if chosen else ''}, "
         f"clients {len(federation)}, rounds {options.rounds}, participation {options.participation:g}, "
         f"lr {flags.training.lr:g}, epochs {flags.training.epochs}, batch {flags.training.batch_size}, "
-        f"seeds {flags.own_run.seeds}; mean pairwise KLD {federation.mean_kld:.2f}"
+        f"seeds {flags.own_run.seeds}"
     )
+    if federation.mean_kld is not None:
+        about += f"; mean pairwise KLD {federation.mean_kld:.2f}"
     with settings.ray_cluster(options.engine == "ray", options.ray_address, options.workers):
         return comparison.compare(
             names,
@@ -135,13 +137,18 @@ def show(made: Comparison, *, wide: bool) -> None:
     from fedkin.report.tables import terminal
     from fedkin.results.comparison import REFERENCE
 
-    best = max(line.personal for line in made.lines)
-    order = sorted(zip(made.lines, made.rows), key=lambda pair: -pair[0].personal)
+    sign = 1 if made.higher_is_better else -1
+    best = sign * max(sign * line.personal for line in made.lines)
+    order = sorted(zip(made.lines, made.rows), key=lambda pair: -sign * pair[0].personal)
     rows = [[f"{row[0]} *" if line.personal == best else row[0], *row[1:]] for line, row in order]
     screen = console(1000 if wide else None)
-    header, rows = fitting(made.header, rows, IMPORTANCE, 1000 if wide else screen.width)
-    notes = [made.setting, "personal: the model that each client uses, on its own test examples, after the last round"]
-    notes.append("* the best mean")
+    importance = [next(h for h in made.header if h in (name, f"{name} %")) for name in IMPORTANCE]
+    header, rows = fitting(made.header, rows, importance, 1000 if wide else screen.width)
+    which = (
+        f"personal: {made.metric} of the model that each client uses, on its own test examples, after the last round"
+    )
+    direction = "the best mean" if made.higher_is_better else "the best mean (lower is better)"
+    notes = [made.setting, which, f"* {direction}"]
     if REFERENCE not in [line.method for line in made.lines]:
         notes.append("Add the method 'local' to see each client's gain over training alone")
     if len(header) < len(made.header):

@@ -99,28 +99,31 @@ def command(words: list[str]) -> int:
 
 def table(name: str, summary: dict[str, Any]) -> Table:
     """The headline numbers of a run."""
-    from fedkin.report.tables import duration, percent, size, terminal
+    from fedkin.report.tables import duration, score, size, terminal
 
+    metric, unit = summary["headline"]["metric"], summary["headline"]["percent"]
     kinds: dict[str, Any] = {kind: summary[kind] for kind in ("personal", "received") if kind in summary}
     if "chosen_by_validation" in summary:
         chosen = summary["chosen_by_validation"]
         kinds[f"round {chosen['round']} *"] = chosen
     rows = [
-        (kind, *(percent(s[k]) for k in ("mean", "weighted", "std", "worst_decile")), f"{s['jain']:.3f}")
+        (kind, *(score(s[k], in_percent=unit) for k in ("mean", "weighted", "std", "worst_decile")), f"{s['jain']:.3f}")
         for kind, s in kinds.items()
     ]
     time = summary["simulated_seconds"]
+    kld = summary["mean_kld"]  # of labels: a regression has none
+    unlike = "" if kld is None else f", mean pairwise KLD {kld:.2f}"
     notes = [
-        f"{summary['clients']} clients, {summary['rounds']} rounds, mean pairwise KLD {summary['mean_kld']:.2f}",
+        f"{summary['clients']} clients, {summary['rounds']} rounds{unlike}",
         f"{size(summary['bytes_down'])} down, {size(summary['bytes_up'])} up",
         f"simulated time {duration(time['total'])}: {duration(time['compute'])} compute, "
         f"{duration(time['communication'])} communication",
     ]
     if "chosen_by_validation" in summary:
-        notes.append("* personal, after the round with the best validation accuracy")
+        notes.append(f"* personal, after the round with the best {metric} on validation examples")
     if summary["dropped"]:
         notes.append(f"{summary['dropped']} replies were dropped: see 'dropped' in the history")
     if summary["sees_test"]:
-        notes.append("This method learns from test examples, as its paper does: accuracies are optimistic")
-    header = ("accuracy %", "mean", "weighted", "std", "worst 10 %", "Jain")
+        notes.append("This method learns from test examples, as its paper does: its results are optimistic")
+    header = (f"{metric} %" if unit else metric, "mean", "weighted", "std", "worst 10 %", "Jain")
     return terminal(name, header, rows, "\n".join(notes))

@@ -15,9 +15,10 @@ from fedkin.cli import settings
 from fedkin.cli.flags import Part, UserError
 
 ABOUT = """\
-Run a method with every combination of the values in --grid, and choose the best by the mean accuracy of the personal
-models on the clients' validation examples, after the last round. Test examples play no part in the choice; the test
-accuracy of the chosen combination is printed at the end, with the command to run it.
+Run a method with every combination of the values in --grid, and choose the best by the mean over clients of the
+headline metric (accuracy, unless --headline says otherwise) of the personal models on validation examples, after the
+last round. Test examples play no part in the choice; the test result of the chosen combination is printed at the end,
+with the command to run it.
 
 A grid names fields of the method or of the training:
 
@@ -42,10 +43,18 @@ class Trial:
     """Mean over seeds and clients, after the last round."""
     test: float
     """The same on test examples. It is shown for the chosen combination only."""
+    metric: str = "accuracy"
+    higher_is_better: bool = True
+    percent: bool = True
 
     @property
     def values(self) -> dict[str, Any]:
         return {**self.fields, **self.training}
+
+    @property
+    def rank(self) -> float:
+        """Lower is better."""
+        return -self.validation if self.higher_is_better else self.validation
 
 
 def command(words: list[str]) -> int:
@@ -70,15 +79,18 @@ def command(words: list[str]) -> int:
     if flags.sweep.seeds < 1:
         raise UserError(f"--seeds {flags.sweep.seeds}: at least one seed is needed.")
     plans = _plans(names[0], config, flags)
-    trials = sorted(_kept_trials(names[0], plans, flags), key=lambda trial: -trial.validation)
+    trials = sorted(_kept_trials(names[0], plans, flags), key=lambda trial: trial.rank)
     best = trials[0]
     again = _again(names[0], best, rest)
     if flags.output.json:
         print(json.dumps({"best": asdict(best), "command": again, "trials": _plain(trials)}, indent=2))
         return 0
+    from fedkin.report.tables import score
+
     _show(names[0], trials)
     chosen = ", ".join(f"{k}={v}" for k, v in best.values.items())
-    print(f"Best on validation: {chosen}. Its test accuracy: {100 * best.test:.2f} %.")
+    unit = " %" if best.percent else ""
+    print(f"Best on validation: {chosen}. Its test {best.metric}: {score(best.test, in_percent=best.percent)}{unit}.")
     print(f"To run it: {again}")
     if flags.output.out is not None:
         print(f"All runs and sweep.json are in {flags.output.out}.")
@@ -160,6 +172,7 @@ def _trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
 
     options, out = flags.options, flags.output.out
     scores: list[list[tuple[float, float]]] = [[] for _ in plans]
+    headline: dict[str, Any] = {}
     with settings.ray_cluster(options.engine == "ray", options.ray_address, options.workers):
         for seed in range(options.seed, options.seed + flags.sweep.seeds):
             federation = settings.federation(flags, seed)
@@ -179,21 +192,24 @@ def _trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
                     trackers=settings.trackers(flags.output, f"{index + 1}/{len(plans)} {shown}", Console(stderr=True)),
                     options=replace(options, seed=seed),
                 )
-                validation = list(result.history.values("validation", round=options.rounds).values())
+                headline = result.summary["headline"]
+                scored = result.history.values("validation", round=options.rounds).values()
+                validation = [value for value in scored if value is not None]  # None: AUC of a single class
                 if not validation:
                     raise UserError("No client has validation examples: raise --validation or the number of examples.")
                 scores[index].append((float(np.mean(validation)), result.summary["personal"]["mean"]))
     means = [np.mean(found, axis=0).tolist() for found in scores]
-    return [Trial(plan.fields, plan.training, *found) for plan, found in zip(plans, means)]
+    return [Trial(plan.fields, plan.training, *found, **headline) for plan, found in zip(plans, means)]
 
 
 def _show(label: str, trials: Sequence[Trial]) -> None:
     from fedkin.cli.terminal import console
-    from fedkin.report.tables import percent, terminal
+    from fedkin.report.tables import score, terminal
 
     names = list(trials[0].values)
-    rows = [[*(str(v) for v in t.values.values()), percent(t.validation)] for t in trials]
-    table = terminal(f"Sweep of {label}, best first", [*names, "validation %"], rows)
+    rows = [[*(str(v) for v in t.values.values()), score(t.validation, in_percent=t.percent)] for t in trials]
+    column = "validation %" if trials[0].percent else "validation"
+    table = terminal(f"Sweep of {label}, by {trials[0].metric}, best first", [*names, column], rows)
     table.rows[0].style = "bold"
     console().print(table)
 

@@ -11,10 +11,17 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.2f}"
 
 
-def with_spread(mean: float | None, std: float | None) -> str:
-    if mean is None:
-        return "–"
-    return percent(mean) if std is None else f"{percent(mean)} ± {percent(std)}"
+def score(value: float | None, *, in_percent: bool = True) -> str:
+    """A value of the headline metric: a fraction in percent, another number with four digits."""
+    if value is None or in_percent:
+        return percent(value)
+    return f"{value:.4g}"
+
+
+def with_spread(mean: float | None, std: float | None, *, in_percent: bool = True) -> str:
+    if mean is None or std is None:
+        return score(mean, in_percent=in_percent)
+    return f"{score(mean, in_percent=in_percent)} ± {score(std, in_percent=in_percent)}"
 
 
 def size(count: float) -> str:

@@ -37,7 +37,7 @@ class Line:
     client_std: float
     worst_decile: float
     gain: float | None
-    """Mean over clients of personal accuracy minus that of `local` at the same client and seed."""
+    """Mean over clients of how much better the personal model is than that of `local`, at the same client and seed."""
     gaining: int | None
     losing: int | None
     p_value: float | None
@@ -51,13 +51,18 @@ class Line:
 class Comparison:
     lines: tuple[Line, ...]
     setting: str
+    metric: str = "accuracy"
+    """The headline of the task, in which all results are given."""
+    higher_is_better: bool = True
+    percent: bool = True
 
     @property
     def header(self) -> tuple[str, ...]:
+        unit = " %" if self.percent else ""
         return (
             "method",
-            "personal %",
-            "received %",
+            f"personal{unit}",
+            f"received{unit}",
             "std",
             "worst 10 %",
             "gain over local",
@@ -75,11 +80,11 @@ class Comparison:
             out.append(
                 (
                     line.method,
-                    tables.with_spread(line.personal, line.personal_std),
-                    tables.percent(line.received),
-                    tables.percent(line.client_std),
-                    tables.percent(line.worst_decile),
-                    f"{100 * line.gain:+.2f}" if line.gain is not None else "–",
+                    tables.with_spread(line.personal, line.personal_std, in_percent=self.percent),
+                    tables.score(line.received, in_percent=self.percent),
+                    tables.score(line.client_std, in_percent=self.percent),
+                    tables.score(line.worst_decile, in_percent=self.percent),
+                    "–" if line.gain is None else f"{100 * line.gain:+.2f}" if self.percent else f"{line.gain:+.3g}",
                     f"{line.gaining}/{line.losing}" if compared else "–",
                     f"{line.p_value:.1g}" if line.p_value is not None else "–",
                     tables.size(line.bytes_per_round),
@@ -92,7 +97,8 @@ class Comparison:
         return f"{self.setting}\n\n{tables.markdown(self.header, self.rows)}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"setting": self.setting, "methods": [asdict(line) for line in self.lines]}
+        headline = {"metric": self.metric, "higher_is_better": self.higher_is_better, "percent": self.percent}
+        return {"setting": self.setting, "headline": headline, "methods": [asdict(line) for line in self.lines]}
 
 
 def compare(
@@ -140,10 +146,12 @@ def compare(
                 wall[label] += time.perf_counter() - begin
                 summaries[label].append(result.summary)
                 last = result.history.values("personal", round=result.summary["rounds"])
-                accuracy[label].update({(seed, client): value for client, value in last.items()})
+                accuracy[label].update({(seed, c): value for c, value in last.items() if value is not None})
         reference = {m: accuracy.get(REFERENCE) if m != REFERENCE else None for m in methods}
-        lines = [_line(shown[m], summaries[m], accuracy[m], reference[m], wall[m]) for m in methods]
-        comparison = Comparison(tuple(lines), setting)
+        headline = summaries[methods[0]][0]["headline"]
+        better = 1 if headline["higher_is_better"] else -1
+        lines = [_line(shown[m], summaries[m], accuracy[m], reference[m], better, wall[m]) for m in methods]
+        comparison = Comparison(tuple(lines), setting, **headline)
         if out is not None:
             write_json(Path(out) / "comparison.json", comparison.to_json())
             write_bytes(Path(out) / "comparison.md", comparison.markdown().encode())
@@ -188,6 +196,7 @@ def _line(
     summaries: Sequence[Mapping[str, Any]],
     accuracy: Mapping[tuple[int, int], float],
     reference: Mapping[tuple[int, int], float] | None,
+    better: int,
     wall: float,
 ) -> Line:
     personal = [s["personal"]["mean"] for s in summaries]
@@ -195,7 +204,7 @@ def _line(
     gain = gaining = losing = p = None
     if reference is not None:
         both = sorted(accuracy.keys() & reference.keys())
-        difference = np.array([accuracy[k] - reference[k] for k in both])
+        difference = better * np.array([accuracy[k] - reference[k] for k in both])
         gain = float(difference.mean())
         gaining, losing = int((difference > 0).sum()), int((difference < 0).sum())
         p = paired_test(difference)
