@@ -478,6 +478,19 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, made_data, monkeypa
     assert not Cells(tmp_path / "cells").failures
 
 
+def test_a_run_stopped_under_other_code_begins_again(tmp_path, made_data):
+    """Else work over days would end with the first change of a method's fields."""
+    tried(TINY, tmp_path, seeds=1)
+    folder = next((tmp_path / "runs").glob("*/fedavg/seed-0"))
+    (folder / "finished.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config["method"]["a_field_of_old"] = 1
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.rmtree(tmp_path / "cells")
+    assert not tried(TINY, tmp_path, seeds=1).missing
+    assert "a_field_of_old" not in (folder / "config.json").read_text()
+
+
 def test_side_by_side_and_one_by_one_give_the_same(tmp_path, real_data):
     real_data("mnist/train-labels-idx1-ubyte.gz")
     found = []

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from functools import lru_cache
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,8 @@ def run_one(one: Job, out: Path) -> None:
     federation = _federation(setting_key(setting), one.seed)
     begin = time.process_time()  # without loading: the first run on some data does that for the others
     train = max(1, round(float(federation.sizes.float().mean())))
-    run(
+    start = partial(
+        run,
         method_of(one.method, federation),
         federation,
         model=setting.model,
@@ -199,6 +200,13 @@ def run_one(one: Job, out: Path) -> None:
         arrive=dict(_arrivals(setting)),
         save_models=False,
     )
+    try:
+        start()
+    except ValueError as error:
+        if "holds another run" not in str(error):
+            raise
+        shutil.rmtree(folder)  # it was stopped, and the code has changed since: begin again
+        start()
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     about = {"seconds": time.process_time() - begin, "every": setting.evaluate_every}
     (folder / "finished.json").write_text(json.dumps(about))

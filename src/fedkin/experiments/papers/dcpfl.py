@@ -40,11 +40,11 @@ def desk(data: str, level: Level = "Mid") -> Setting:
         DATA[data][0],
         "primary_secondary",
         30,
-        80 if data == "FMNIST" else 100,
+        100,
         "lenet",
         examples=400,
         test=0.4,
-        lr=0.05,
+        lr=0.1,
         epochs=1,
         batch_size=16,
         evaluate_every=2,
@@ -57,8 +57,8 @@ def sizes(data: str, level: Level = "Mid") -> Sizes:
 
 
 SIZES = (
-    "30 clients of 240 training and 160 test examples, LeNet as in the paper, 80 rounds (CIFAR-10: 100) of 1 epoch, "
-    "batch 16, rate 0.05; measured every second round."
+    "30 clients of 240 training and 160 test examples, LeNet as in the paper, 100 rounds of 1 epoch, batch 16, "
+    "rate 0.1; measured every second round."
 )
 EVERY = "tau={epochs}"  # a round is the local work between two aggregations
 GROUPS = f"dcpfl-nodc,{EVERY},layerwise=false"  # FedAvg inside fixed groups
