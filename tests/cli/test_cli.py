@@ -340,13 +340,8 @@ def test_flags_are_grouped_and_every_one_is_explained(call, monkeypatch):
     lines = out.splitlines()
     for i, line in enumerate(lines):
         if line.startswith("  --"):
-<<<<<<< HEAD
-            _, _, beside = line.strip().partition("  ")  # a long flag has its text on the next line
-            text = beside.strip() or lines[i + 1].strip()
-=======
             beside = line[2:].split("  ", 1)[1:]  # a long flag has a line of its own
             text = beside[0].strip() if beside else lines[i + 1].strip()
->>>>>>> e183f3e2c7e61565f86c6cd8a68c51543dc0a4db
             assert text, f"{line} has no explanation"
             assert not text.startswith("--"), f"{line} has no explanation"
             assert text[0].isupper() or text.split(":")[0].islower(), text
@@ -375,9 +370,5 @@ def test_the_flags_that_methods_may_not_use_are_those_of_run():
     from fedkin.cli.settings import ConfigFlags, DataFlags, ModelFlags, OutputFlags, TaskFlags
     from fedkin.registry import RUN_FLAGS
 
-<<<<<<< HEAD
-    kinds = (DataFlags, TaskFlags, ModelFlags, ConfigFlags, OutputFlags, NameFlag)
-=======
     kinds = (DataFlags, ModelFlags, TaskFlags, ConfigFlags, OutputFlags, NameFlag)
->>>>>>> e183f3e2c7e61565f86c6cd8a68c51543dc0a4db
     assert {f.name for kind in kinds for f in fields(kind)} == set(RUN_FLAGS)
