@@ -1,9 +1,9 @@
-"""Does PFLIC find the four rotations of MNIST, and what do its parts do for it? Prints a table.
+"""Does PFLIC find the four rotations of MNIST, and what does each of its parts contribute? Prints a table.
 
     FEDKIN_DATA=... python benchmarks/pflic_clusters.py [--model fcnn1] [--rounds 15] [--only default fedavg]
 
-48 clients x 250 images turned by 0, 90, 180 or 270 degrees. Finished runs are kept in --out and not repeated, so that
-it can be stopped and called again.
+48 clients x 250 images rotated by 0, 90, 180 or 270 degrees. Finished runs are kept in --out, so the benchmark can be
+stopped and started again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fedkin.protocol import Method
 
 VARIANTS: dict[str, Method] = {
     "fedavg": FedAvg(),
-    "default": PFLIC(),
-    "one start": PFLIC(restarts=1),
-    "no reseeding": PFLIC(reseed_empty=False),
-    "one start, no reseeding": PFLIC(restarts=1, reseed_empty=False),
-    "nothing shared": PFLIC(shared=()),
-    "one start, no reseeding, nothing shared": PFLIC(restarts=1, reseed_empty=False, shared=()),
-    "everybody selected": PFLIC(rho=1.0),
+    "pflic": PFLIC(),
+    "pflic, shared layer from clusters": PFLIC(shared_from="clusters"),
+    "pflic, nothing shared": PFLIC(shared=()),
+    "pflic, all clients selected": PFLIC(rho=1.0),
+    "three starts": PFLIC(restarts=3),
+    "reseeding": PFLIC(reseed_empty=True),
+    "pflic-restarts": PFLIC(restarts=3, reseed_empty=True),
 }
 
 
