@@ -30,11 +30,11 @@ from fedkin.methods.dcpfl.discrepancy import LayerScale, layer_discrepancy, pair
 from fedkin.protocol import State
 
 
-def series(result: fedkin.Result, metric: str) -> dict[int, object]:
+def series(result: fedkin.Run, metric: str) -> dict[int, object]:
     return {row.round: row.value for row in result.history.select(metric) if row.client is None}
 
 
-def measured(result: fedkin.Result, round: int) -> float:
+def measured(result: fedkin.Run, round: int) -> float:
     """Mean accuracy over the round's participants (here all clients), or over all clients if all were measured."""
     values = result.history.values("personal", round=round, scope="round")
     return float(np.mean(list((values or result.history.values("personal", round=round)).values())))
@@ -97,7 +97,7 @@ def run(federation: fedkin.Federation, args: argparse.Namespace) -> None:
         tell(kept[name])
 
 
-def tell(result: fedkin.Result) -> None:
+def tell(result: fedkin.Run) -> None:
     losses, events = series(result, "loss"), {m: series(result, m) for m in ("radius", "trial", "rdp_end", "gamma")}
     sizes = {r: np.bincount(v).tolist() for r, v in series(result, "clusters").items()}
     print("round  loss    r(t)      what happened")

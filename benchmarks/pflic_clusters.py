@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 import fedkin
-from fedkin.engine.loop import Result
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.pflic import PFLIC
 from fedkin.protocol import Method
+from fedkin.results.run import Run
 
 VARIANTS: dict[str, Method] = {
     "fedavg": FedAvg(),
@@ -51,7 +51,7 @@ def main() -> None:
         print(f"| {name} | " + " | ".join(cells(results)) + " |", flush=True)
 
 
-def one(name: str, model: str, rounds: int, lr: float, seed: int, out: Path) -> Result:
+def one(name: str, model: str, rounds: int, lr: float, seed: int, out: Path) -> Run:
     clients = fedkin.federate("mnist", partition="rotated", clients=48, samples_per_client=250, seed=seed)
     folder = out / f"{model}-{rounds}-{lr:g}" / f"{name.replace(', ', '-').replace(' ', '_')}-{seed}"
     return fedkin.run(
@@ -68,7 +68,7 @@ def one(name: str, model: str, rounds: int, lr: float, seed: int, out: Path) -> 
     )
 
 
-def cells(results: list[Result]) -> list[str]:
+def cells(results: list[Run]) -> list[str]:
     found = [[row.value for row in r.history.select("rand_index")] for r in results]
     phases = [[row.value for row in r.history.select("phase")] for r in results]
     scores = [r.summary["personal"] for r in results]
