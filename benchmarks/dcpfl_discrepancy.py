@@ -1,12 +1,13 @@
-"""DC-PFL on real data: does model discrepancy follow the data, when are groups split, what does it cost?
+"""DC-PFL on real data: does model discrepancy follow the data, when do groups split, and what does it cost?
 
     FEDKIN_DATA=/path/to/data python benchmarks/dcpfl_discrepancy.py [--data fashion-mnist] [--model lenet]
         [--part correlation|run] [--rounds 45] [--epochs 5]
 
-correlation: pairwise KLD of the clients' labels against D_ij after the first five rounds (fig. 5a), three scalings.
-run: DC-PFL (`dcpfl@0.8`: with low=0.8), its ablations and FedAvg: accuracy, groups, bytes, simulated time, and for the
-first DC-PFL where its loss curve bends and how unlike its layers are.
-30 clients of 300 rows each (210 to train on), primary_secondary, batch 32, lr 0.01 unless said otherwise.
+correlation: pairwise KLD of the clients' labels against D_ij after the first five rounds (fig. 5a) for three scalings,
+and each layer's share of the sum of D_{g,l} for four.
+run: DC-PFL (`dcpfl@0.2`: with low=0.2), its ablations and FedAvg: accuracy, groups, bytes, simulated time; and the loss
+curve, the trials and the layers of the first DC-PFL.
+30 clients of 300 examples each (210 for training), primary_secondary, batch 32, lr 0.01 unless given otherwise.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from fedkin.experiments.convergence import convergence_round
 from fedkin.maths.divergence import pairwise_kld
 from fedkin.methods.dcpfl import DCPFL
 from fedkin.methods.dcpfl.curvature import radius
-from fedkin.methods.dcpfl.discrepancy import layer_discrepancy, pairwise_discrepancy
+from fedkin.methods.dcpfl.discrepancy import LayerScale, layer_discrepancy, pairwise_discrepancy
 from fedkin.protocol import State
 
 
-def series(result: fedkin.Result, metric: str) -> dict[int, object]:
+def series(result: fedkin.Run, metric: str) -> dict[int, object]:
     return {row.round: row.value for row in result.history.select(metric) if row.client is None}
 
 
-def measured(result: fedkin.Result, round: int) -> float:
-    """Mean accuracy over the round's participants (everybody, here), or over all clients where all were measured."""
+def measured(result: fedkin.Run, round: int) -> float:
+    """Mean accuracy over the round's participants (here all clients), or over all clients if all were measured."""
     values = result.history.values("personal", round=round, scope="round")
     return float(np.mean(list((values or result.history.values("personal", round=round)).values())))
 
 
 class Watched(DCPFL):
-    """DC-PFL that shows what came up in its first rounds."""
+    """DC-PFL that keeps the uploads of its first rounds."""
 
     uploads: ClassVar[list[Tensor]] = []
 
@@ -53,7 +54,7 @@ def correlation(federation: fedkin.Federation, args: argparse.Namespace) -> None
     upper = np.triu_indices(len(federation), 1)
     kld = pairwise_kld(federation.counts)[upper]
     Watched.uploads.clear()
-    result = fedkin.run(Watched(tau=1), federation, rounds=5, **settings(args))
+    result = fedkin.run(Watched(), federation, rounds=5, **settings(args))
     owner = result.state["owner"][: result.state["parameters"]]
     layers = [(owner == layer).nonzero().flatten() for layer in range(len(result.state["layers"]))]
     print(f"\n{args.data}, {args.model}, {args.epochs} local epochs, lr {args.lr}, seed {args.seed}")
@@ -64,13 +65,14 @@ def correlation(federation: fedkin.Federation, args: argparse.Namespace) -> None
         print(f"{scale:8}" + "".join(f"{value:8.3f}" for value in found) + f"   {np.mean(rounds):.6f}")
     plain = np.mean([torch.cdist(rows, rows).numpy()[upper] for rows in Watched.uploads], 0)
     print(f"L2 distance, unscaled, 5 rounds: {np.corrcoef(kld, plain)[0, 1]:.3f}")
-    print("D_{g,l} over D_g while all are one group (a layer is low below 0.1)")
+    print("a layer's share of the sum of D_{g,l} while all clients are one group (low: below 0.1)")
     shares = federation.sizes.float() / federation.sizes.sum()
-    for scale, round in itertools.product(("common", "model"), (1, 5)):
+    layer_scales: tuple[LayerScale, ...] = ("model", "own", "layer", "layer_own")
+    for layer_scale, round in itertools.product(layer_scales, (1, 5)):
         rows = Watched.uploads[round - 1]
-        found = layer_discrepancy(rows, shares @ rows, layers, scale)
-        values = zip(result.state["layers"], (found / found.mean()).tolist())
-        print(f"{scale:8} round {round}: " + "  ".join(f"{name} {value:.2f}" for name, value in values))
+        found = layer_discrepancy(rows, shares @ rows, layers, layer_scale)
+        values = zip(result.state["layers"], (found / found.sum()).tolist())
+        print(f"{layer_scale:9} round {round}: " + "  ".join(f"{name} {value:.2f}" for name, value in values))
 
 
 def run(federation: fedkin.Federation, args: argparse.Namespace) -> None:
@@ -95,7 +97,7 @@ def run(federation: fedkin.Federation, args: argparse.Namespace) -> None:
         tell(kept[name])
 
 
-def tell(result: fedkin.Result) -> None:
+def tell(result: fedkin.Run) -> None:
     losses, events = series(result, "loss"), {m: series(result, m) for m in ("radius", "trial", "rdp_end", "gamma")}
     sizes = {r: np.bincount(v).tolist() for r, v in series(result, "clusters").items()}
     print("round  loss    r(t)      what happened")
@@ -114,7 +116,9 @@ def tell(result: fedkin.Result) -> None:
         print(
             f"Sharpest bend of the unsmoothed curve before that: round {int(raw.argmin()) + 1}; first split: {first}."
         )
-    print("\nD_{g,l} over D_g, least and largest over groups of two or more (low: below 0.1)")
+    print(
+        "\neach layer's share of the sum of D_{g,l}, smallest and largest over groups of two or more (low: below 0.1)"
+    )
     for round in sorted({1, 3, 5, 6, first - 1, *events["trial"], max(losses)}):
         table = series(result, "layer_discrepancy").get(round)
         if table is None:
@@ -122,7 +126,7 @@ def tell(result: fedkin.Result) -> None:
         rows = [list(row.values()) for row in table.values() if any(row.values())]  # type: ignore[union-attr]
         names = list(next(iter(table.values())))  # type: ignore[union-attr]
         if rows:
-            ratio = np.array(rows, float) / np.array(rows, float).mean(1, keepdims=True)
+            ratio = np.array(rows, float) / np.array(rows, float).sum(1, keepdims=True)
             print(
                 f"{round:5d}  "
                 + "  ".join(f"{n} {a:.2f}-{b:.2f}" for n, a, b in zip(names, ratio.min(0), ratio.max(0)))
@@ -145,7 +149,7 @@ def main() -> None:
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--model", default="lenet")
     parser.add_argument("--part", default="correlation,run")
-    parser.add_argument("--methods", default="fedavg,dcpfl,dcpfl@0.8,dcpfl-nodc")
+    parser.add_argument("--methods", default="fedavg,dcpfl,dcpfl-nola,dcpfl-nodc")
     parser.add_argument("--clients", type=int, default=30)
     parser.add_argument("--rows", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=45)

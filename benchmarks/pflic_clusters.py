@@ -1,9 +1,9 @@
-"""Does PFLIC find the four rotations of MNIST, and what do its parts do for it? Prints a table.
+"""Does PFLIC find the four rotations of MNIST, and what does each of its parts contribute? Prints a table.
 
     FEDKIN_DATA=... python benchmarks/pflic_clusters.py [--model fcnn1] [--rounds 15] [--only default fedavg]
 
-48 clients x 250 images turned by 0, 90, 180 or 270 degrees. Finished runs are kept in --out and not repeated, so that
-it can be stopped and called again.
+48 clients x 250 images rotated by 0, 90, 180 or 270 degrees. Finished runs are kept in --out, so the benchmark can be
+stopped and started again.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pathlib import Path
 import numpy as np
 
 import fedkin
-from fedkin.engine.loop import Result
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.pflic import PFLIC
 from fedkin.protocol import Method
+from fedkin.results.run import Run
 
 VARIANTS: dict[str, Method] = {
     "fedavg": FedAvg(),
-    "default": PFLIC(),
-    "one start": PFLIC(restarts=1),
-    "no reseeding": PFLIC(reseed_empty=False),
-    "one start, no reseeding": PFLIC(restarts=1, reseed_empty=False),
-    "nothing shared": PFLIC(shared=()),
-    "one start, no reseeding, nothing shared": PFLIC(restarts=1, reseed_empty=False, shared=()),
-    "everybody selected": PFLIC(rho=1.0),
+    "pflic": PFLIC(),
+    "pflic, shared layer from clusters": PFLIC(shared_from="clusters"),
+    "pflic, nothing shared": PFLIC(shared=()),
+    "pflic, all clients selected": PFLIC(rho=1.0),
+    "three starts": PFLIC(restarts=3),
+    "reseeding": PFLIC(reseed_empty=True),
+    "pflic-restarts": PFLIC(restarts=3, reseed_empty=True),
 }
 
 
@@ -51,7 +51,7 @@ def main() -> None:
         print(f"| {name} | " + " | ".join(cells(results)) + " |", flush=True)
 
 
-def one(name: str, model: str, rounds: int, lr: float, seed: int, out: Path) -> Result:
+def one(name: str, model: str, rounds: int, lr: float, seed: int, out: Path) -> Run:
     clients = fedkin.federate("mnist", partition="rotated", clients=48, samples_per_client=250, seed=seed)
     folder = out / f"{model}-{rounds}-{lr:g}" / f"{name.replace(', ', '-').replace(' ', '_')}-{seed}"
     return fedkin.run(
@@ -68,7 +68,7 @@ def one(name: str, model: str, rounds: int, lr: float, seed: int, out: Path) -> 
     )
 
 
-def cells(results: list[Result]) -> list[str]:
+def cells(results: list[Run]) -> list[str]:
     found = [[row.value for row in r.history.select("rand_index")] for r in results]
     phases = [[row.value for row in r.history.select("phase")] for r in results]
     scores = [r.summary["personal"] for r in results]

@@ -1,9 +1,9 @@
-"""Server time of a round and its peak extra memory for the four systems, with models of 1e6 parameters.
+"""Server time and peak extra memory of a round of the four systems, with models of 1e6 parameters.
 
     python benchmarks/server.py [--clients 50 100 200 400] [--parameters 1000000]
 
-Each cell runs in a process of its own, so that peak memory is that of the cell. Extra memory is beyond the matrix of
-client models that came in, in multiples of that matrix; the models that go out are counted in it.
+Each cell runs in its own process, so that the peak memory is that of the cell. Extra memory is memory beyond the matrix
+of client models that came in, in multiples of that matrix; it includes the models that go out.
 """
 
 from __future__ import annotations
@@ -46,33 +46,35 @@ def models(fed: Server) -> Tensor:
     return out
 
 
-def fedcedar(fed: Server, rows: Tensor) -> Callable[[], object]:
+def fedcedar(fed: Server, vectors: Tensor) -> Callable[[], object]:
     method = fedkin.method("fedcedar")
     state = method.init(fed)
     sent = method.send(state, fed.ids[:1])
-    return lambda: method.merge(state, sent, Replies(fed.ids, fed.n, (rows,), fed.ids, 1))
+    return lambda: method.merge(state, sent, Replies(fed.ids, fed.n, (vectors,), fed.ids, 1))
 
 
-def pfedgat(fed: Server, rows: Tensor) -> Callable[[], object]:
+def pfedgat(fed: Server, vectors: Tensor) -> Callable[[], object]:
     method = fedkin.method("pfedgat", projection="random", feedback="delta")
     state = method.init(fed)
     sent = method.send(state, fed.ids)
-    state = method.merge(state, sent, Replies(fed.ids, fed.n, (rows,), fed.ids, 1))  # so that there is a step to take
-    return lambda: method.merge(state, sent, Replies(fed.ids, fed.n, (rows,), fed.ids, 2))
+    state = method.merge(
+        state, sent, Replies(fed.ids, fed.n, (vectors,), fed.ids, 1)
+    )  # so that there is a gradient step to take
+    return lambda: method.merge(state, sent, Replies(fed.ids, fed.n, (vectors,), fed.ids, 2))
 
 
-def dcpfl(fed: Server, rows: Tensor) -> Callable[[], object]:
+def dcpfl(fed: Server, vectors: Tensor) -> Callable[[], object]:
     layers = [layer.parameters for layer in fed.layout.layers]
-    return lambda: group_tree(pairwise_discrepancy(rows, "common", layers))
+    return lambda: group_tree(pairwise_discrepancy(vectors, "common", layers))
 
 
-def pflic(fed: Server, rows: Tensor) -> Callable[[], object]:
-    method = fedkin.method("pflic", restarts=1)
+def pflic(fed: Server, vectors: Tensor) -> Callable[[], object]:
+    method = fedkin.method("pflic")
     state = method.init(fed)
     sent = method.send(state, fed.ids)
-    told = [torch.tensor([i % 4], dtype=torch.int32) for i in range(fed.size)]
+    identities = [torch.tensor([i % 4], dtype=torch.int32) for i in range(fed.size)]
     losses = [torch.tensor([1.0]) for _ in range(fed.size)]
-    return lambda: method.merge(state, sent, Replies(fed.ids, fed.n, (rows, told, losses), fed.ids, 1))
+    return lambda: method.merge(state, sent, Replies(fed.ids, fed.n, (vectors, identities, losses), fed.ids, 1))
 
 
 SYSTEMS = {"fedcedar": fedcedar, "pflic": pflic, "pfedgat": pfedgat, "dcpfl": dcpfl}
@@ -85,8 +87,8 @@ def resident() -> int:
 
 def cell(system: str, clients: int, parameters: int) -> dict[str, float]:
     fed = server(clients, parameters)
-    rows = models(fed)
-    work = SYSTEMS[system](fed, rows)
+    vectors = models(fed)
+    work = SYSTEMS[system](fed, vectors)
     before, peak, stop = resident(), 0, threading.Event()
 
     def look() -> None:
@@ -101,7 +103,7 @@ def cell(system: str, clients: int, parameters: int) -> dict[str, float]:
         work()
         times.append(time.perf_counter() - begin)
     stop.set()
-    return {"seconds": min(times), "extra": max(0, peak - before) / (rows.numel() * 4)}
+    return {"seconds": min(times), "extra": max(0, peak - before) / (vectors.numel() * 4)}
 
 
 def main() -> None:

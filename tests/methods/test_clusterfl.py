@@ -80,7 +80,7 @@ def test_golden(fed, official, participation):
     np.testing.assert_allclose(got.state["omega"], omega, atol=2e-4)
     np.testing.assert_allclose(got.state["dual"], u, atol=2e-4)
     assert not torch.allclose(
-        w, run(ClusterFL(alpha=0.01), fed, participation=participation).state["models"], atol=1e-3
+        w, run(ClusterFL(alpha=0.01, update_every=100), fed, participation=participation).state["models"], atol=1e-3
     )
 
 
@@ -128,6 +128,36 @@ def test_the_pull_has_a_gradient(make_client):
     w = client.net.initial
     slope, _ = gradient(client.net, w, client.data.train)
     np.testing.assert_allclose(got, w - 0.1 * (slope + 1.25 * w - c), atol=1e-6)
+
+
+def test_with_defaults_members_are_drawn_together_and_it_is_not_local_training():
+    """Four nodes with different labels: models of one node come closer than alone, those of different nodes do not."""
+    fed = fedkin.federate("digits", partition="topology", nodes=4, clients=12, samples_per_client=60, seed=0)
+    default, inert = (
+        run(ClusterFL(**fields), fed, rounds=20, epochs=2) for fields in ({}, {"alpha": 0.0, "beta": 0.0})
+    )
+    local = run("local", fed, rounds=20, epochs=2)
+
+    def apart(result):
+        distance = torch.cdist(result.state["models"], result.state["models"])
+        same = torch.as_tensor(fed.groups)[:, None] == torch.as_tensor(fed.groups)
+        return float(distance[same].mean()), float(distance[~same].mean())
+
+    (inside, between), (inside_alone, between_alone) = apart(default), apart(inert)
+    assert inside < 0.75 * inside_alone
+    assert between > 0.9 * between_alone
+    losses = [r.history.values("personal_loss", round=20) for r in (default, local)]
+    assert np.mean([abs(losses[0][i] / losses[1][i] - 1) for i in range(12)]) > 0.05
+    assert default.summary["personal"]["mean"] > local.summary["personal"]["mean"] - 0.02
+    members = np.array([row.value for row in default.history.select("indicator")][-1])
+    assert (
+        members[fed.groups[:, None] == fed.groups].sum() > 0.7 * members.sum()
+    )  # 0.25 by chance; neighbors share a label
+
+
+def test_it_says_before_it_starts_that_clusters_cannot_act(fed):
+    assert ["in round 4" in r.value for r in run(ClusterFL(), fed, rounds=3).history.select("warning")] == [True]
+    assert not list(run(ClusterFL(), fed, rounds=4).history.select("warning"))
 
 
 def test_losses_arrivals_resume_and_bytes(fed, tmp_path):

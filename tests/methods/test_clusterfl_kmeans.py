@@ -90,6 +90,13 @@ def test_as_many_clusters_as_clients_pull_nowhere_at_the_start(fed):
     np.testing.assert_allclose(sent, state["models"], atol=1e-7)
 
 
+def test_it_says_before_it_starts_that_every_client_is_its_own_center(fed):
+    assert ["6 clusters for 6" in r.value for r in run(ClusterFLKMeans(clusters=6), fed).history.select("warning")] == [
+        True
+    ]
+    assert not list(run(ClusterFLKMeans(clusters=5), fed).history.select("warning"))
+
+
 def test_the_pull_has_a_gradient(make_client):
     client = make_client(batch_size=10_000, lr=0.1)
     c = torch.randn(client.net.layout.size)

@@ -26,7 +26,7 @@ class Choice(NamedTuple):
 _chosen: WeakKeyDictionary[Data, tuple[Message, Choice]] = WeakKeyDictionary()
 
 
-def best_model(client: Client, message: Message, offered: Callable[[], Sequence[Tensor]]) -> Choice:
+def best_model(client: Client, message: Message, offered: Callable[[], Sequence[Tensor] | Tensor]) -> Choice:
     """The model of a message with the lowest loss on the client's training examples; the first if several are equal.
 
     `offered` makes the models of the message. It is called, and the losses are computed, once for each message.

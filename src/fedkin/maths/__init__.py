@@ -1,1 +1,1 @@
-"""Pure functions on arrays. Nothing here knows of clients, networks or engines."""
+"""Pure functions on arrays that several methods share. They do not depend on clients, networks or engines."""

@@ -1,4 +1,4 @@
-"""Clusterings and how they agree."""
+"""Agreement of two clusterings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 
 def rand_index(truth: Sequence[int], found: Sequence[int]) -> float:
-    """Share of pairs that both clusterings treat alike: together in both, or apart in both."""
+    """Fraction of pairs that are together in both clusterings or apart in both."""
     n = len(truth)
     if n != len(found):
-        raise ValueError(f"Two clusterings of the same things: one has {n}, the other {len(found)}.")
+        raise ValueError(f"Two clusterings of the same things are needed; one has {n}, the other {len(found)} labels.")
     if n < 2:
         return 1.0
     a, b = np.unique(truth, return_inverse=True)[1], np.unique(found, return_inverse=True)[1]

@@ -1,11 +1,11 @@
-"""How unlike the clients' label distributions are (DC-PFL, eq. 1 and 2)."""
+"""Divergence between the clients' label distributions (DC-PFL, eq. 1 and 2)."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-SMOOTHING = 1e-6  # added to every probability, so that a class that a client lacks gives a finite divergence
+SMOOTHING = 1e-6  # added to every probability, so that a class missing at a client gives a finite divergence
 
 
 def pairwise_kld(counts: ArrayLike) -> NDArray[np.float64]:
@@ -21,8 +21,8 @@ def pairwise_kld(counts: ArrayLike) -> NDArray[np.float64]:
 
 
 def mean_kld(counts: ArrayLike, most: int = 2000) -> float:
-    """Mean over all pairs; the paper prints the factor 2/n where 2/(n(n-1)) is meant. Beyond `most` clients: of
-    an even subset."""
+    """Mean over all pairs; the paper prints the factor 2/n where 2/(n(n-1)) is meant. With more than `most` clients,
+    over an evenly spaced subset."""
     table = np.asarray(counts)
     if len(table) > most:
         table = table[np.linspace(0, len(table) - 1, most).astype(int)]

@@ -1,4 +1,4 @@
-"""How evenly a result is spread over clients."""
+"""How evenly a result is distributed over clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 
 def fairness(values: ArrayLike, *, higher_is_better: bool = True) -> dict[str, float]:
-    """Standard deviation, mean of the worst tenth of clients (at least one), and Jain's index (1: all equal)."""
+    """Standard deviation, mean of the worst tenth of clients (at least one client), and Jain's index (1: all equal)."""
     v = np.sort(np.asarray(values, float))
     v = v if higher_is_better else v[::-1]
     worst = v[: max(1, int(np.ceil(len(v) / 10)))]

@@ -1,4 +1,4 @@
-"""Weighted graphs between models: how similar they are, who hears whom, and how well that recovers true edges."""
+"""Weighted graphs between models: similarities, edge weights, propagation, and recovery of known edges."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Floats = NDArray[np.float64]
 
 
 def centered(products: Floats) -> Floats:
-    """Inner products of rows less their mean, from the inner products of the rows. Rows no farther from the mean than
-    float32 rounding are at the mean."""
+    """Inner products of vectors minus their mean, from the inner products of the vectors. A vector no farther from the
+    mean than float32 rounding counts as equal to it."""
     out: Floats = products - products.mean(0) - products.mean(1, keepdims=True) + products.mean()
     here = np.diag(out) <= ROUNDING * np.diag(products).max()
     out[here] = 0
@@ -23,7 +23,7 @@ def centered(products: Floats) -> Floats:
 
 
 def cosine(products: Floats) -> Floats:
-    """Cosine similarity of all pairs, from inner products. A zero row is like itself and like nothing else."""
+    """Cosine similarity of all pairs, from inner products. A zero vector has similarity 1 to itself and 0 to others."""
     length = np.sqrt(np.maximum(np.diag(products), 0))
     length[length == 0] = 1
     out = np.clip(products / length / length[:, None], -1, 1)
@@ -32,8 +32,8 @@ def cosine(products: Floats) -> Floats:
 
 
 def normalized(similarity: Floats, how: Literal["sum", "softmax"], temperature: float = 1.0) -> Floats:
-    """Edge weights whose rows sum to 1. sum: negative similarities count as 0, each row is divided by its sum, and a
-    row without any keeps to itself. softmax: of similarity / temperature."""
+    """Edge weights whose rows sum to 1. sum: negative similarities count as 0, and each row is divided by its sum; a
+    row of zeros gets only its self edge. softmax: of similarity / temperature."""
     if how == "softmax":
         weight = np.exp((similarity - similarity.max(1, keepdims=True)) / temperature)
     else:
@@ -45,12 +45,12 @@ def normalized(similarity: Floats, how: Literal["sum", "softmax"], temperature: 
 
 
 def propagation(graph: Floats, times: int) -> Floats:
-    """Who has heard how much of whom after so many steps along the edges; the identity after none."""
+    """How much each node received from each other node after so many steps along the edges; the identity for 0."""
     return np.linalg.matrix_power(graph, times)
 
 
 def evenness(graph: Floats) -> float:
-    """Mean entropy of the rows as a share of the largest possible. 0: each node hears one alone; 1: all alike."""
+    """Mean entropy of the rows, relative to its maximum. 0: each node has one edge; 1: all edges are equal."""
     if len(graph) < 2:
         return 0.0
     logarithm = np.log(np.where(graph > 0, graph, 1))
@@ -58,10 +58,10 @@ def evenness(graph: Floats) -> float:
 
 
 def edge_auc(weights: ArrayLike, edges: ArrayLike, nodes: ArrayLike | None = None) -> float | None:
-    """Chance that a true edge has a larger weight than a pair without an edge (ties count half).
+    """Probability that a true edge has a larger weight than a pair without an edge (ties count half).
 
-    `weights` [K, K] between centers; `edges` between true nodes; `nodes`: the true node of each center (where not
-    given, center k is node k). Pairs of centers of the same node are left out; None where there is nothing to tell.
+    `weights` [K, K] are between centers, `edges` between true nodes. `nodes` is the true node of each center (default:
+    center k is node k). Pairs of centers of the same node are left out. None if there are no edges or only edges.
     """
     weight, truth = np.asarray(weights, float), np.asarray(edges, bool)
     node = np.arange(len(weight)) if nodes is None else np.asarray(nodes)
@@ -75,6 +75,6 @@ def edge_auc(weights: ArrayLike, edges: ArrayLike, nodes: ArrayLike | None = Non
 
 
 def majority(labels: ArrayLike, truth: ArrayLike) -> NDArray[np.int64]:
-    """The true node that most members of each cluster belong to; members with the label -1 are in none."""
+    """The true node of most members of each cluster; label -1 means no cluster."""
     found, true = np.asarray(labels), np.asarray(truth)
     return np.array([np.bincount(true[found == k]).argmax() for k in range(int(found.max()) + 1)], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""k-means on models without touching them twice: all it needs is the matrix of their inner products."""
+"""k-means that needs only the matrix of inner products, so each model is read once."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from torch import Tensor
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-BLOCK = 1 << 19  # numbers turned to float64 at a time: 4 MiB, whatever the size of the models
-ROUNDING = float(np.finfo(np.float32).eps) ** 2  # squared distances below this share of a model's square are rounding
-MOST_STEPS = 300  # as in scikit-learn; a handful is usual
-# numpy's linear algebra on one thread: its threads wait for each other in a busy loop, which took 5 to 40 times as long
-# on cores that others use too; and so the bits do not depend on the number of cores
+BLOCK = 1 << 19  # numbers converted to float64 at a time: 4 MiB for models of any size
+ROUNDING = float(np.finfo(np.float32).eps) ** 2  # a squared distance below this fraction of the squared norm is noise
+MOST_STEPS = 300  # as in scikit-learn; a few are usually enough
+# BLAS runs on one thread: its threads wait for each other in a busy loop, which took 5 to 40 times as long on shared
+# cores. The bits then also do not depend on the number of cores.
 _BLAS = ThreadpoolController()
 
 
 class Clustering(NamedTuple):
     labels: Ints
-    """The cluster of each row, numbered in order of first appearance."""
+    """The cluster of each vector, numbered in order of first appearance."""
     inertia: float
-    """Sum of squared distances to the own center."""
+    """Sum of squared distances to the centers."""
 
 
 def gram(rows: Tensor, minus: Tensor | None = None, of: Tensor | None = None) -> Floats:
-    """Inner products of all pairs of float32 rows [B, d], or of the rows of `rows - minus[of]`, summed in float64.
+    """Inner products of all pairs of float32 vectors [B, d], or of `rows - minus[of]`, summed in float64.
 
-    Works on a few columns at a time, so that neither a float64 copy of the rows nor their difference ever exists whole.
+    Works on a few columns at a time, so that neither a float64 copy nor the difference is ever whole in memory.
     """
     x = rows.detach().numpy()
     start = None if minus is None else minus.detach().numpy()
-    places = slice(None) if of is None else of.numpy()
+    index = slice(None) if of is None else of.numpy()
     count, width = x.shape
     out = np.zeros((count, count))
     step = max(1, BLOCK // count)
@@ -42,14 +42,14 @@ def gram(rows: Tensor, minus: Tensor | None = None, of: Tensor | None = None) ->
         for at in range(0, width, step):
             block = x[:, at : at + step].astype(np.float64)
             if start is not None:
-                block -= start[:, at : at + step][places]
-            out += block @ block.T  # numpy sees the symmetry and does half the work
+                block -= start[:, at : at + step][index]
+            out += block @ block.T  # numpy uses the symmetry and does half the work
     return out
 
 
 def squared_distances(products: Floats) -> Floats:
-    """Between all pairs of rows, from their inner products. Rows that differ by no more than float32 rounding are 0
-    apart: they are the same model."""
+    """Squared distances of all pairs of vectors, from their inner products. Vectors that differ by no more than float32
+    rounding have distance 0: they are the same model."""
     square = np.diag(products)
     apart = square[:, None] + square - 2 * products
     apart[apart <= ROUNDING * np.maximum(square[:, None], square)] = 0
@@ -58,15 +58,15 @@ def squared_distances(products: Floats) -> Floats:
 
 
 def membership(labels: Ints) -> Floats:
-    """The matrix [K, B] that averages rows into the centers of their clusters, each member alike."""
+    """The matrix [K, B] that averages vectors into the centers of their clusters, with equal weights."""
     inside = (np.arange(int(labels.max()) + 1)[:, None] == labels).astype(np.float64)
     out: Floats = inside / inside.sum(1, keepdims=True)
     return out
 
 
 def kmeans(products: Floats, clusters: int, *, restarts: int, rng: np.random.Generator) -> Clustering:
-    """k-means with Euclidean distance on rows of which only the inner products are given: k-means++ starts, Lloyd's
-    steps, the best of `restarts` tries. With fewer distinct rows than `clusters` there are that many clusters."""
+    """k-means with Euclidean distance on vectors given by their inner products: k-means++ starts, Lloyd's steps, the
+    best of `restarts` tries. With fewer distinct vectors than `clusters` there are that many clusters."""
     apart = squared_distances(products)
     with _BLAS.limit(limits=1, user_api="blas"):
         tries = [lloyd(apart, spread_out(apart, clusters, rng)) for _ in range(restarts)]
@@ -74,7 +74,7 @@ def kmeans(products: Floats, clusters: int, *, restarts: int, rng: np.random.Gen
 
 
 def spread_out(apart: Floats, clusters: int, rng: np.random.Generator) -> list[int]:
-    """k-means++: rows to start from, each drawn by its squared distance to the nearest one drawn before."""
+    """k-means++: indices of start vectors, each drawn by its squared distance to the nearest one drawn before."""
     drawn = [int(rng.integers(len(apart)))]
     nearest = apart[drawn[0]].copy()
     while len(drawn) < clusters and (total := nearest.sum()) > 0:
@@ -84,12 +84,12 @@ def spread_out(apart: Floats, clusters: int, rng: np.random.Generator) -> list[i
 
 
 def lloyd(apart: Floats, start: list[int]) -> Clustering:
-    """Lloyd's steps from centers at the rows `start`, until no row changes its cluster."""
+    """Lloyd's steps from centers at the vectors `start`, until no vector changes its cluster."""
     labels: Ints = apart[:, start].argmin(1)
     for _ in range(MOST_STEPS):
         mean = membership(labels)
         within = mean @ apart
-        # |x - mean|² = mean of |x - member|² less half the mean of |member - member|²
+        # |x - mean|² = mean of |x - member|² minus half the mean of |member - member|²
         to_center = (within - (within * mean).sum(1, keepdims=True) / 2).T
         new = _none_empty(to_center.argmin(1), to_center)
         if np.array_equal(new, labels):
@@ -103,7 +103,7 @@ def lloyd(apart: Floats, start: list[int]) -> Clustering:
 
 
 def _none_empty(labels: Ints, to_center: Floats) -> Ints:
-    """A cluster that lost its last row takes the row that is farthest from its center, as in scikit-learn."""
+    """A cluster that lost its last vector takes the one farthest from its center, as in scikit-learn."""
     labels = labels.copy()
     far = np.take_along_axis(to_center, labels[:, None], 1)[:, 0]
     for cluster in range(to_center.shape[1]):

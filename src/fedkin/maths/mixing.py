@@ -1,4 +1,4 @@
-"""Means of rows, and who contributed to them."""
+"""Weighted means of vectors, and each client's weight in them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 
-def average(rows: Tensor, weights: Tensor) -> Tensor:
-    """Weighted mean of rows [C, d]; weights sum to 1."""
-    return weights.to(rows.dtype) @ rows
+def average(vectors: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean of vectors [C, d]; weights sum to 1."""
+    return weights.to(vectors.dtype) @ vectors
 
 
 def shares(size: int, ids: Tensor, weights: Tensor) -> Tensor:
-    """Each client's share in a mean, over the whole federation; an id that was drawn twice counts twice."""
+    """Each client's weight in a mean, for all clients of the federation; an id that occurs twice counts twice."""
     return torch.zeros(size).index_add_(0, ids, weights.float())

@@ -1,4 +1,4 @@
-"""How much each client takes from each other: rows that sum to 1, from distances or similarities of models."""
+"""Weights of each client for each other client, from distances or similarities of models; rows sum to 1."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Flags = NDArray[np.bool_]
 
 
 def attentive(apart: Floats, known: Flags, alpha: float, sigma: float) -> Floats:
-    """FedAMP's ξ: α·exp(-d/σ)/σ of the squared distance d to each known other, the rest for oneself. Where α is so
-    large that the rest would be negative, the others' weights are shrunk to sum to 1."""
+    """FedAMP's ξ: α·exp(-d/σ)/σ of the squared distance d to each known other client, and the rest for the client
+    itself. If α is so large that the rest would be negative, the others' weights are scaled down to sum to 1."""
     weights = alpha * np.exp(-apart / sigma) / sigma * known
     np.fill_diagonal(weights, 0)
     weights /= np.maximum(weights.sum(1, keepdims=True), 1)
@@ -20,8 +20,8 @@ def attentive(apart: Floats, known: Flags, alpha: float, sigma: float) -> Floats
 
 
 def heuristic(cosines: Floats, known: Flags, sigma: float, own: float) -> Floats:
-    """HeurFedAMP's ξ: `own` for oneself (0: an equal share), the rest as softmax of σ·cosine over the known others."""
-    weights = np.exp(sigma * (cosines - 1)) * known  # less 1: the softmax is the same, and nothing overflows
+    """HeurFedAMP's ξ: `own` for the client itself (0: an equal share), the rest as softmax of σ·cosine over others."""
+    weights = np.exp(sigma * (cosines - 1)) * known  # minus 1: the softmax is the same, and nothing overflows
     np.fill_diagonal(weights, 0)
     total = weights.sum(1)
     others = (known.sum() - known).astype(float)
@@ -32,7 +32,7 @@ def heuristic(cosines: Floats, known: Flags, sigma: float, own: float) -> Floats
 
 
 def on_simplex(rows: Floats) -> Floats:
-    """The nearest point to each row among those that are non-negative and sum to 1."""
+    """The projection of each row onto the simplex: the nearest point that is non-negative and sums to 1."""
     ordered = -np.sort(-rows, axis=1)
     excess = np.cumsum(ordered, axis=1) - 1
     count = np.arange(1, rows.shape[1] + 1)

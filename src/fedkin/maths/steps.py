@@ -1,20 +1,20 @@
-"""How much local training there was: the number of steps, and how they add up under momentum and a proximal term."""
+"""The amount of local training: the number of steps, and how they add up with momentum and a proximal term."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 
-def local_steps(rows: int, batch_size: int, epochs: int) -> int:
-    """Steps of so many epochs; the last, smaller batch of an epoch is a step too."""
-    return epochs * -(-rows // batch_size)
+def local_steps(examples: int, batch_size: int, epochs: int) -> int:
+    """Number of steps in so many epochs; the last, smaller batch of an epoch counts."""
+    return epochs * -(-examples // batch_size)
 
 
 def accumulation(steps: int, *, lr: float, momentum: float = 0.0, mu: float = 0.0) -> float:
-    """The sum of a: local SGD moves by -lr * sum_k a_k g_k, where g_k is the loss gradient of step k.
+    """The sum of a in the local update -lr * sum_k a_k g_k, where g_k is the loss gradient of step k.
 
-    The update is linear in the gradients, so the sum is the way that gradients of 1 would go. Plain SGD: the number
-    of steps. Momentum: sum_k (1 - momentum^k) / (1 - momentum). Proximal term: a <- (1 - lr mu) a + 1.
+    The update is linear in the gradients, so the sum is the update for gradients of 1. Plain SGD: the number of
+    steps. Momentum: sum_k (1 - momentum^k) / (1 - momentum). Proximal term: a <- (1 - lr mu) a + 1.
     """
     velocity = way = 0.0
     for _ in range(steps):
@@ -24,12 +24,13 @@ def accumulation(steps: int, *, lr: float, momentum: float = 0.0, mu: float = 0.
 
 
 def normalized_weights(shares: Tensor, ways: Tensor, effective: Tensor) -> Tensor:
-    """What each client's change counts when all changes are brought to the length of `effective` steps."""
+    """Weight of each client's change when all changes are scaled to `effective` steps."""
     return effective * shares.double() / ways.double()
 
 
 def step_towards(model: Tensor, mean: Tensor, rate: float, parameters: int) -> Tensor:
-    """model + rate * (mean - model) for the parameters; buffers (variances!) take the mean. Rate 1: `mean`, exactly."""
+    """model + rate * (mean - model) for the parameters; buffers take the mean, because a variance must not turn
+    negative. With rate 1 exactly `mean`."""
     out = mean.clone()
     out[:parameters] += (rate - 1) * (mean - model)[:parameters]
     return out

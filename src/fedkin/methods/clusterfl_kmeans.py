@@ -1,5 +1,6 @@
-"""ClusterFL as the DC-PFL paper describes it: clients are clustered by k-means; each client's model is updated from its
-local data and the other models of its cluster. Ouyang et al., MobiSys 2021, as read by Liu et al., 2025.
+"""ClusterFL as the DC-PFL paper describes it: it "clusters clients by K-means. Each client's model is updated based on
+both its local data and other clients' models in the same cluster".
+Ouyang et al., MobiSys 2021, as read by Liu et al., 2025.
 
 | symbol | here |
 |---|---|
@@ -35,15 +36,15 @@ class ClusterFLKMeans(Method):
     stays = "model"
 
     clusters: Count = 3
-    """K of k-means, which runs anew in every round on the last models of all clients heard so far."""
+    """K: number of k-means clusters. k-means runs in every round on the last models of all clients heard so far."""
     lam: NonNegative = 0.1
-    """λ: strength of the pull λ/2·‖w − c_k‖² to the own cluster's center; 0 with start=own is local training."""
+    """λ: weight of the penalty λ/2·‖w − c_k‖² around the cluster's center; 0 with start=own is local training."""
     start: Literal["own", "center"] = "own"
-    """Local training starts at the client's own model, or at the received center."""
+    """Where local training starts: at the client's own model, or at the received center."""
     weighting: Literal["equal", "size"] = "equal"
-    """A center is the mean of its members, each alike or by rows."""
+    """Weights of the members in a center: equal, or by their number of examples."""
     restarts: Count = 10
-    """Starts of k-means++, of which the best counts."""
+    """Number of k-means restarts; the best one is kept."""
 
     matters = {"restarts": {"clusters": 3, "restarts": 1}}
 
@@ -57,6 +58,14 @@ class ClusterFLKMeans(Method):
             "parameters": fed.layout.parameters,
         }
 
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        if self.clusters < len(fed.ids):
+            return []
+        return [
+            f"ClusterFL-kmeans has {self.clusters} clusters for {len(fed.ids)} clients, so every client is its own "
+            f"center and trains alone: take clusters below {len(fed.ids)}."
+        ]
+
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(own=(_own(state["centers"], state["labels"][ids]),))
 
@@ -64,13 +73,13 @@ class ClusterFLKMeans(Method):
         models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["labels"] >= 0
         known[replies.ids] = True
-        rows = models[known]
+        heard = models[known]
         rng = np.random.default_rng([replies.seed, 0xC1F])
-        found = kmeans(gram(rows[:, : state["parameters"]]), self.clusters, restarts=self.restarts, rng=rng)
+        found = kmeans(gram(heard[:, : state["parameters"]]), self.clusters, restarts=self.restarts, rng=rng)
         labels = torch.full_like(state["labels"], -1)
         labels[known] = torch.from_numpy(found.labels)
-        empty = torch.zeros(int(found.labels.max()) + 1, rows.shape[1])
-        centers = means(rows, labels[known], state["n"][known], empty)
+        empty = torch.zeros(int(found.labels.max()) + 1, heard.shape[1])
+        centers = means(heard, labels[known], state["n"][known], empty)
         return {**state, "models": models, "labels": labels, "centers": centers}
 
     # ---- client
@@ -88,15 +97,16 @@ class ClusterFLKMeans(Method):
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        """Shares in the center that is sent; a client never heard is sent the mean of the centers."""
+        """Weights in the center that is sent; a client that never answered is sent the mean of the centers."""
         labels = state["labels"]
         inside: Tensor = (torch.arange(len(state["centers"]))[:, None] == labels) * state["n"].float()
-        inside[inside.sum(1) == 0] = 1.0  # before round 1 the center is nobody's
+        inside[inside.sum(1) == 0] = 1.0  # before round 1 the center has no members
         return _own(inside / inside.sum(1, keepdim=True), labels)
 
     def describe(self, state: State) -> dict[str, Any]:
         return {"clusters": state["labels"]}
 
 
-def _own(rows: Tensor, labels: Tensor) -> Tensor:
-    return torch.where((labels >= 0)[:, None], rows[labels.clamp(min=0)], rows.mean(0))
+def _own(table: Tensor, labels: Tensor) -> Tensor:
+    """The row of each client's cluster; the mean of the rows without a cluster."""
+    return torch.where((labels >= 0)[:, None], table[labels.clamp(min=0)], table.mean(0))
