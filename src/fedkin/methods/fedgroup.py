@@ -93,8 +93,10 @@ class FedGroup(Method):
         updates = (rows - state["initial"])[new][:, : state["directions"].shape[1]]
         if not len(state["directions"]):  # cold start: everybody is new
             rng = np.random.default_rng([replies.seed, 0x6F])
-            features = decomposed(updates, self.groups)
-            found = torch.from_numpy(kmeans(features @ features.T, self.groups, restarts=10, rng=rng).labels)
+            order = replies.ids.argsort()  # k-means++ draws by index: clients must come in the same order
+            features = decomposed(updates[order], self.groups)
+            found = torch.empty_like(before)
+            found[order] = torch.from_numpy(kmeans(features @ features.T, self.groups, restarts=10, rng=rng).labels)
             labels[replies.ids] = before = found
             unit = F.normalize(updates, dim=1)
             directions = torch.stack([unit[found == k].mean(0) for k in range(int(found.max()) + 1)])

@@ -87,7 +87,8 @@ class PFedMe(Method):
         counted = torch.zeros(len(ids), dtype=torch.bool)  # S^t
         count = max(1, round_half_up(state["participation"] * len(ids)))
         rng = np.random.default_rng([state["seed"], state["round"], 0x3E])
-        counted[torch.from_numpy(rng.choice(len(ids), size=count, replace=False))] = True
+        drawn = torch.from_numpy(rng.choice(len(ids), size=count, replace=False))
+        counted[ids.argsort()[drawn]] = True  # among the ids in order, whatever the order of those asked
         return Message(shared=(state["model"],), own=(counted,))
 
     @ragged
