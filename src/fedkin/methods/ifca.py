@@ -15,7 +15,7 @@ losses are computed once per round, and once per evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -138,12 +138,12 @@ class IFCA(Method):
 def choose(client: Client, message: Message) -> Choice:
     """The received model with the lowest loss on this client's training examples."""
 
-    def offered() -> Tensor:
+    def offered() -> Sequence[Tensor]:
         if len(message.shared) == 1:
-            return message.shared[0]
+            return list(message.shared[0])
         body, heads = message.shared  # one body, k heads
         models = torch.empty(len(heads), client.net.layout.size)
         models[:, client.net.layout.body], models[:, client.net.layout.head] = body, heads
-        return models
+        return list(models)
 
     return best_model(client, message, offered)

@@ -154,8 +154,9 @@ class PFedBayes(Method):
 def _adam(values: list[Tensor], lr: float, kept: dict[str, list[Tensor]] | None) -> torch.optim.Adam:
     """Adam on these values, with the moments that `_moments` returned."""
     adam = torch.optim.Adam(values, lr=lr)
-    for index, value in enumerate(values if kept else []):
-        adam.state[value] = {name: parts[index].clone() for name, parts in kept.items()}
+    if kept is not None:
+        for index, value in enumerate(values):
+            adam.state[value] = {name: parts[index].clone() for name, parts in kept.items()}
     return adam
 
 

@@ -69,7 +69,7 @@ class Layout:
         """Positions of the layers given by name or index (negative counts from the end). Frozen layers have a name."""
         names = [layer.name for layer in self.layers]
         end = self.parameters + self.frozen
-        out = []
+        out: list[Tensor] = []
         for key in layers:
             held = [p for p in self.pieces if self.parameters <= p.start < end and p.name.rpartition(".")[0] == key]
             if held and key not in names:
@@ -155,8 +155,8 @@ class Network:
         """Another module of the same architecture as a vector; frozen parameters are this network's."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         out = self.layout.flatten({name: value.detach() for name, value in tensors.items()})
-        start, stop = self.layout.parameters, self.layout.parameters + self.layout.frozen
-        out[start:stop] = self.initial[start:stop]
+        held = slice(self.layout.parameters, self.layout.parameters + self.layout.frozen)
+        out[held] = self.initial[held]
         return out
 
     def pieces(self, flat: Tensor) -> list[Tensor]:
