@@ -18,18 +18,22 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fedkin.data.federation import Federation, federate
 from fedkin.engine.loop import run
 from fedkin.engine.options import Options
 from fedkin.methods import method as by_name
-from fedkin.protocol import Method, Training
+from fedkin.models.build import maker
+from fedkin.models.network import Network
+from fedkin.protocol import Clients, Message, Method, Replies, Reply, Server, State, Training
 from fedkin.registry import RUN_FLAGS
 from fedkin.results.run import Run
 from fedkin.results.store import equal, load_state, save_state
 
 ROUNDS = 4
+ROUNDING = 1e-3  # means of the same vectors in another order differ in the last bit, which training magnifies
 SETTINGS: dict[str, Any] = {
     "rounds": ROUNDS,
     "lr": 0.1,
@@ -212,6 +216,34 @@ def mixes(method: Method) -> str | None:
     return None
 
 
+def order_is_free(method: Method) -> None:
+    """Ask the clients in another order, and hand over their replies in another order: clients must be told apart by
+    their ids. With participation below 1 no position is the id by chance."""
+    plain = _plain(method)
+    _alike(plain, outcome(_with(method, replies=True)), "when replies come in another order, index by replies.ids")
+    _alike(plain, outcome(_with(method, asked=True)), "when clients are asked in another order, index by ids")
+
+
+def keeps_frozen(method: Method) -> None:
+    """Parameters that a user froze are the same in every personal model, but for rounding."""
+    fed = federation()
+    net = Network(maker(_with_frozen, fed.shape, fed.classes, 0, {})(0), fed.example)
+    start, stop = net.layout.parameters, net.layout.parameters + net.layout.frozen
+    want = {p.name: net.initial[p.start : p.stop] for p in net.layout.pieces if start <= p.start < stop}
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"model": _with_frozen, "model_options": {}, "rounds": 3, "weight_decay": 0.01, "momentum": 0.5}
+        _finite(outcome(method, **settings, out=Path(folder) / "run"))
+        files = [load_file(path) for path in (Path(folder) / "run" / "models").glob("*.safetensors")]
+    found = [(value.flatten(), want[name]) for file in files for name, value in file.items() if name in want]
+    vectors = [value for file in files for value in file.values() if value.shape[-1:] == (net.layout.size,)]
+    found += [(v[start:stop], net.initial[start:stop]) for part in vectors for v in part.reshape(-1, net.layout.size)]
+    if not all(torch.allclose(now, before, atol=1e-5) for now, before in found):
+        raise Broken(
+            "parameters with requires_grad=False change. They follow vector[: layout.parameters]: train what comes "
+            "before, and treat the rest as constants."
+        )
+
+
 def is_pure(method: Method) -> None:
     """`send`, `mixing` and `describe` leave the state as it is: the engine calls them between rounds too."""
     result = _plain(method)
@@ -239,8 +271,10 @@ PROPERTIES: dict[str, Callable[[Method], str | None]] = {
     "lost replies are survived": survives_lost_replies,
     "clients come and go": comes_and_goes,
     "rows of the mixing matrix sum to 1": mixes,
+    "the order of clients and replies does not matter": order_is_free,
     "send, mixing and describe change nothing": is_pure,
     "batch norm and dropout work": works_with_buffers,
+    "frozen parameters stay frozen": keeps_frozen,
 }
 
 
@@ -253,6 +287,67 @@ def _with_batch_norm(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, classes)
     )
+
+
+def _with_frozen(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    from torch import nn
+
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, classes)
+    )
+    module[1].requires_grad_(False)
+    module[3].bias.requires_grad_(False)
+    return module
+
+
+class _Shuffled:
+    """The clients of a round, whose replies come in another order."""
+
+    def __init__(self, clients: Clients) -> None:
+        self.ids, self._clients = clients.ids, clients
+
+    def run(self, function: Callable[..., Reply], message: Message) -> Replies:
+        replies = self._clients.run(function, message)
+        order = _another_order(len(replies.ids), replies.seed)
+        body = tuple(
+            part[order] if isinstance(part, Tensor) else [part[r] for r in order.tolist()] for part in replies.body
+        )
+        return Replies(replies.ids[order], replies.n[order], body, replies.position[order], replies.seed)
+
+
+def _another_order(count: int, seed: int) -> Tensor:
+    """A permutation that is not the identity, from two things on."""
+    order = np.random.default_rng([seed, 0x0DE2]).permutation(count)
+    return torch.from_numpy(order if count < 2 or (order != np.arange(count)).any() else order[::-1].copy())
+
+
+def _with(method: Method, *, replies: bool = False, asked: bool = False) -> Method:
+    """The same method, whose clients are asked or whose replies are delivered in another order."""
+    kind = type(method)
+
+    def round(self: Method, state: State, clients: Clients) -> State:
+        return kind.round(self, state, _Shuffled(clients) if replies else clients)
+
+    def select(self: Method, state: State, fed: Server, round: int) -> Tensor:
+        ids = kind.select(self, state, fed, round)
+        return ids[_another_order(len(ids), round)] if asked else ids
+
+    other = type(kind.__name__, (kind,), {"round": round, "select": select, "__module__": kind.__module__})
+    return other(**{f.name: getattr(method, f.name) for f in fields(method) if f.init})  # type: ignore[arg-type,no-any-return]
+
+
+def _alike(a: Run, b: Run, how: str) -> None:
+    """Equal but for rounding: the same records, whose scores differ by little."""
+    for metric in ("personal_loss", "received_loss"):
+        mine, yours = ({(r.round, r.client): r.value for r in x.history.select(metric)} for x in (a, b))
+        if mine.keys() != yours.keys():
+            raise Broken(f"{how}: other clients were measured")
+        for (round, client), value in mine.items():
+            other = yours[round, client]
+            if (value is None) != (other is None) or (
+                value is not None and abs(value - other) > 1e-3 * max(1.0, abs(value))
+            ):
+                raise Broken(f"{how}: after round {round} client {client} has {metric} {other}, not {value}")
 
 
 def _changed(method: Method, changes: dict[str, Any]) -> Method:

@@ -80,9 +80,88 @@ class Thawed(FedAvg.__bases__[0]):  # type: ignore[name-defined,misc]
     fine_tune: bool = False
 
 
+@dataclass(frozen=True)
+class Alone(FedAvg):
+    """Every client trains on from its own model, which the server keeps: right."""
+
+    def init(self, fed):
+        return {**super().init(fed), "models": fed.initial(0).repeat(fed.size, 1)}
+
+    def send(self, state, ids):
+        return Message(own=(state["models"][ids],))
+
+    def local(self, client: Client, message: Message) -> Reply:
+        return Reply({}, (sgd(client, message.own[0]),))
+
+    def merge(self, state, sent, replies: Replies):
+        return {**state, "models": self.kept(state["models"].clone(), replies)}
+
+    def kept(self, models, replies):
+        models[replies.ids] = replies.body[0]
+        return models
+
+    def personal(self, client, message, trained):
+        return message.own[0]
+
+    def mixing(self, state):
+        return torch.eye(len(state["models"]))
+
+
+@dataclass(frozen=True)
+class ByOrder(Alone):
+    """Takes the order of the replies for ids."""
+
+    def kept(self, models, replies):
+        models[: len(replies.body[0])] = replies.body[0]
+        return models
+
+
+@dataclass(frozen=True)
+class ByPlace(Alone):
+    """Takes positions among those asked for ids."""
+
+    def kept(self, models, replies):
+        models[replies.position] = replies.body[0]
+        return models
+
+
+@dataclass(frozen=True)
+class SentInOrder(Alone):
+    """Sends the first models, whoever was asked."""
+
+    def send(self, state, ids):
+        return Message(own=(state["models"][: len(ids)],))
+
+
+@dataclass(frozen=True)
+class Weighted(FedAvg):
+    """The first reply counts twice."""
+
+    def merge(self, state, sent, replies):
+        again = replies.body[0][0]
+        new = super().merge(state, sent, replies)
+        return {**new, "model": (new["model"] + again) / 2}
+
+
+@dataclass(frozen=True)
+class Shaken(FedAvg):
+    """Adds to every number of a vector, trained or not."""
+
+    def send(self, state, ids):
+        return Message(shared=(state["model"] + 0.01,))
+
+
+ORDER = "the order of clients and replies does not matter"
+
+
 @pytest.mark.parametrize(
     ("method", "label"),
     [
+        (ByOrder(), ORDER),
+        (ByPlace(), ORDER),
+        (SentInOrder(), ORDER),
+        (Weighted(), ORDER),
+        (Shaken(), "frozen parameters stay frozen"),
         (Frozen(), "the outcome moves with rounds"),
         (DeadTerm(), "every hyper-parameter changes the outcome"),
         (ByPosition(), "lost replies are survived"),
@@ -97,6 +176,17 @@ class Thawed(FedAvg.__bases__[0]):  # type: ignore[name-defined,misc]
 def test_a_faulty_method_is_found_out(method, label):
     with pytest.raises((Broken, IndexError)):
         PROPERTIES[label](method)
+
+
+def test_a_method_that_goes_by_ids_has_the_property():
+    PROPERTIES[ORDER](Alone())
+
+
+def test_positions_for_ids_are_named():
+    with pytest.raises(Broken, match=r"index by replies\.ids"):
+        PROPERTIES[ORDER](ByOrder())
+    with pytest.raises(Broken, match="asked in another order"):
+        PROPERTIES[ORDER](ByPlace())
 
 
 def test_verify_reports_instead_of_raising():

@@ -9,7 +9,7 @@ import torch
 import fedkin
 from fedkin.client.training import sgd
 from fedkin.engine.runner import client_seed
-from fedkin.methods.fedaghn import FedAGHN, row, slopes
+from fedkin.methods.fedaghn import FedAGHN, slopes, weights_of
 from fedkin.models.build import maker
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Training
@@ -84,15 +84,15 @@ def test_golden(fed, participation):
 # ---- the rows
 def test_rows():
     cosines = torch.tensor([0.2, 1.0, -0.5, 0.9])
-    got = row(cosines, 1, torch.tensor(0.5), torch.tensor(3.0))
+    got = weights_of(cosines, 1, torch.tensor(0.5), torch.tensor(3.0))
     assert float(got.sum()) == pytest.approx(1)
     assert float(got[1]) == pytest.approx(0.5 / 1.5)
     assert got[3] > got[0] > got[2]
-    uniform = row(cosines, 1, torch.tensor(1 / 3), torch.tensor(0.0))
+    uniform = weights_of(cosines, 1, torch.tensor(1 / 3), torch.tensor(0.0))
     np.testing.assert_allclose(uniform, 0.25, atol=1e-7)
-    alone = row(cosines, 1, torch.tensor(1e9), torch.tensor(1.0))
+    alone = weights_of(cosines, 1, torch.tensor(1e9), torch.tensor(1.0))
     np.testing.assert_allclose(alone, [0, 1, 0, 0], atol=1e-6)
-    assert row(cosines, 1, torch.tensor(-1.0), torch.tensor(1.0))[1] == 0
+    assert weights_of(cosines, 1, torch.tensor(-1.0), torch.tensor(1.0))[1] == 0
     down = slopes(cosines, 1, torch.tensor(0.5), torch.tensor(3.0), torch.tensor([0.0, 1.0, 0.0, 0.0]))
     assert float(down[0]) == pytest.approx(1 / 1.5 - 0.5 / 1.5**2)  # of p / (1 + p)
     assert float(down[1]) == pytest.approx(0, abs=1e-7)

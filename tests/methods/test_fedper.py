@@ -70,7 +70,7 @@ def test_layers_are_counted_back_from_the_head():
 
     result = run(FedPer(personal_layers=2), model=make, model_options={}, rounds=1)
     assert len(result.state["base"]) == 64 * 9 + 9, "the head and the batch norm, with its running means, stay"
-    with pytest.raises(ValueError, match="5 layers were asked for; this network has 3 up to its head: 1, 2, 4"):
+    with pytest.raises(ValueError, match="5 layers were requested; this network has 3 up to its head: 1, 2, 4"):
         run(FedPer(personal_layers=5), model=make, model_options={})
 
 

@@ -190,7 +190,7 @@ def test_clusters_of_cfl_cover_every_client_once():
         layout=SimpleNamespace(parameters=3),
         initial=lambda k: torch.zeros(3),
     )
-    cfl = CFL(eps1=0.1, eps2=0.5, wait=0)
+    cfl = CFL(eps1=0.1, eps2=0.5, scale="absolute", wait=0)
     state = cfl.init(server)
     for updates in (FIRST, SECOND):
         state = cfl.merge(state, cfl.send(state, ids), Replies(ids, n, (updates,), ids, 0))

@@ -1,4 +1,4 @@
-"""Weighted means of vectors, and each client's weight in them."""
+"""Means of vectors, and who contributed to them."""
 
 from __future__ import annotations
 
@@ -12,5 +12,16 @@ def average(vectors: Tensor, weights: Tensor) -> Tensor:
 
 
 def shares(size: int, ids: Tensor, weights: Tensor) -> Tensor:
-    """Each client's weight in a mean, for all clients of the federation; an id that occurs twice counts twice."""
+    """Each client's share in a mean, over all `size` clients; an id that was drawn twice counts twice."""
     return torch.zeros(size).index_add_(0, ids, weights.float())
+
+
+def averaged(size: int, ids: Tensor, weights: Tensor, **parts: Tensor) -> dict[str, Tensor]:
+    """The weighted mean of each named part and, as "share", each client's share in these means."""
+    means = {name: average(vectors, weights) for name, vectors in parts.items()}
+    return {**means, "share": shares(size, ids, weights)}
+
+
+def same_for_all(share: Tensor) -> Tensor:
+    """The mixing matrix [clients, clients] where every client receives the same mean."""
+    return share.expand(len(share), -1)

@@ -4,7 +4,7 @@ Sattler, Müller, Samek. IEEE TNNLS 2021.
 | symbol | here |
 |---|---|
 | θ_c, Δθ_i | rows of state "models"; replies.body[0], the client's change of the model it was sent |
-| C | state "labels": the cluster of each client, -1 before its first answer |
+| C | state "labels": the cluster of each client, -1 before its first reply |
 | ε_1, ε_2, γ_max | eps1, eps2, gamma_max |
 | α_ij, α^max_cross | cosine of updates; the second result of `bipartition` |
 
@@ -22,14 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.bounds import Bound, Fraction, NonNegative, PositiveFraction, Whole
 from fedkin.client.training import sgd
+from fedkin.maths.cluster import bipartition
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram
 from fedkin.maths.mixing import average, shares
@@ -100,7 +99,7 @@ class CFL(Method):
         if rounds <= self.wait:
             out.append(
                 f"cfl: no cluster is split in {rounds} rounds, because it waits for {self.wait}. Take more rounds or a "
-                f"smaller wait."
+                "smaller wait."
             )
         if fed.participation < self.quorum:
             out.append(
@@ -192,26 +191,3 @@ class CFL(Method):
 
 def _by_cluster(rows: Tensor, otherwise: Tensor, labels: Tensor) -> Tensor:
     return torch.where((labels >= 0)[:, None], rows[labels.clamp(min=0)], otherwise)
-
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
-
-def bipartition(similarity: Floats) -> tuple[Flags, float]:
-    """The two parts whose largest similarity across is smallest, and that similarity.
-
-    Pairs are joined in order of decreasing similarity until two parts are left (single linkage), which attains the
-    min-max exactly. True marks the part without the first row.
-    """
-    count = len(similarity)
-    if count < 2:
-        raise ValueError(f"{count} rows cannot be cut in two.")
-    part = np.arange(count)
-    first, second = np.triu_indices(count, 1)
-    for pair in np.argsort(-similarity[first, second], kind="stable"):
-        if len(np.unique(part)) == 2:
-            break
-        part[part == part[second[pair]]] = part[first[pair]]
-    other: Flags = part != part[0]
-    return other, float(similarity[~other][:, other].max())

@@ -9,8 +9,8 @@ Li, Hu, Beirami, Smith. ICML 2021.
 | λ | lam |
 | s | personal_epochs |
 
-The authors' code takes a step of w and one of v on the same batch, in turns; here first all of w's and then all of v's,
-on the same batches: the same numbers, because v's center is the received w^t.
+The authors' code alternates a step of w and a step of v on the same batch. Here all steps of w come first, then all of
+v on the same batches; the result is the same, because the center of v is the received w^t.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedkin.bounds import NonNegative, Whole
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@inproceedings{li2021ditto,
@@ -42,11 +42,11 @@ class Ditto(Method):
     stays = "personal model"
 
     lam: NonNegative = 1.0
-    """λ: how strongly personal models are held at the global one; 0: each alone. The paper takes 0.1, 1 and 2."""
+    """λ: strength of the pull of personal models to the global one; 0 is Local. The paper takes 0.1, 1 and 2."""
     personal_epochs: Whole = 0
-    """s: epochs of training the personal model; 0: as many as the run's."""
+    """s: epochs per round for the personal model; 0: the run's epochs."""
     weighting: Literal["size", "equal"] = "size"
-    """size: the global model is FedAvg's. equal: the plain mean, as in the authors' code."""
+    """Weights in the global mean. size: by n_k, as in FedAvg. equal: all alike, as in the authors' code."""
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
@@ -65,15 +65,11 @@ class Ditto(Method):
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         weights = replies.weights_by(self.weighting)
-        return {
-            "model": average(replies.body[0], weights),
-            "share": shares(len(state["share"]), replies.ids, weights),
-        }
+        return averaged(len(state["share"]), replies.ids, weights, model=replies.body[0])
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model: Tensor = client.state.get("model", client.net.initial)
         return model
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]  # of the model that personal models are held at
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])  # of the model that personal models are pulled to

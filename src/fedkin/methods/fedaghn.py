@@ -5,10 +5,10 @@ Song, Shen, Hou, Wang, Wang, Tang, Lv. arXiv 2501.16379, 2025.
 |---|---|
 | p, q of client i and a layer | state "p", "q" [layers, clients] |
 | Δ_i | state "updates": the change of client i in its last round |
-| weights of layer l | state "mix" [layers, clients, clients]: `attention_rows.row` |
+| weights of layer l | state "mix" [layers, clients, clients], see `weights_of` |
 
-The server mixes models layer by layer with weights from the cosines of the clients' updates in that layer; two scalars
-for each client and layer are learned by pulling the client's change back through the mixing, as in pFedHN.
+The server mixes models layer by layer, with weights from the cosines of the clients' updates in that layer. Two scalars
+per client and layer are learned by back-propagating the client's change through the mixing, as in pFedHN.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class FedAGHN(Method):
     stays = "nothing"
 
     q: float = 1.0
-    """Where sharpness of the attention to others starts."""
+    """Initial sharpness of the attention to other clients."""
     p: NonNegative = 0.05
-    """Where the weight of the own model starts, against 1 for all others together."""
+    """Initial weight of the client's own model, relative to 1 for all others together."""
     server_lr: NonNegative = 5e-3
-    """Learning rate of both; 0: they stay."""
+    """Learning rate of p and q; 0: both are fixed."""
 
     matters = {"q": {"q": 10.0}, "server_lr": {"server_lr": 0.5}}
 
@@ -69,7 +69,7 @@ class FedAGHN(Method):
 
     def send(self, state: State, ids: Tensor) -> Message:
         models = state["models"]
-        out = state["mix"].mean(0)[ids] @ models  # buffers of modules without parameters are of no layer
+        out = state["mix"].mean(0)[ids] @ models  # buffers of modules without parameters belong to no layer
         for mix, positions in zip(state["mix"], state["positions"]):
             out[:, positions] = mix[ids] @ models[:, positions]
         return Message(own=(out,))
@@ -77,34 +77,34 @@ class FedAGHN(Method):
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         started = sent.own[0]
         assert isinstance(started, Tensor)
-        rows: Tensor = replies.body[0]
-        changes = (rows - started[replies.position])[:, : state["updates"].shape[1]]
+        trained: Tensor = replies.body[0]
+        changes = (trained - started[replies.position])[:, : state["updates"].shape[1]]
         p, q = self._stepped(state, replies.ids, changes)
-        models = with_rows(state["models"], replies.ids, rows)
+        models = with_rows(state["models"], replies.ids, trained)
         updates = with_rows(state["updates"], replies.ids, changes)
         known = state["known"].clone()
         known[replies.ids] = True
         ids = known.nonzero().flatten()
         mix = torch.zeros_like(state["mix"])
-        mix[:, :, ids] = 1 / len(ids)  # who was never heard gets the mean of those who were
+        mix[:, :, ids] = 1 / len(ids)  # a client never heard gets the mean of those heard
         for layer, positions in enumerate(state["learned"]):
             cosines = _cosines(updates[ids][:, positions])
-            for place, client in enumerate(ids.tolist()):
-                mix[layer, client, ids] = row(cosines[place], place, p[layer, client], q[layer, client])
+            for own, client in enumerate(ids.tolist()):
+                mix[layer, client, ids] = weights_of(cosines[own], own, p[layer, client], q[layer, client])
         return {**state, "models": models, "updates": updates, "known": known, "p": p, "q": q, "mix": mix}
 
     def _stepped(self, state: State, clients: Tensor, changes: Tensor) -> tuple[Tensor, Tensor]:
-        """p and q of those who answered, one step against their change pulled back through the mixing that was sent."""
+        """p and q after one step for each reply: its change, back-propagated through the mixing that was sent."""
         p, q = state["p"].clone(), state["q"].clone()
         ids = state["known"].nonzero().flatten()
         for layer, positions in enumerate(state["learned"]):
             cosines = _cosines(state["updates"][ids][:, positions]) if len(ids) else torch.zeros(0, 0)
             for client, change in zip(clients.tolist(), changes):
                 if not state["known"][client]:
-                    continue  # it was sent the plain mean, in which neither scalar takes part
-                place = int((ids == client).nonzero())
+                    continue  # it was sent the plain mean, which depends on neither
+                own = int((ids == client).nonzero())
                 pulled = state["models"][ids][:, positions] @ -change[positions]
-                down = slopes(cosines[place], place, p[layer, client], q[layer, client], pulled)
+                down = slopes(cosines[own], own, p[layer, client], q[layer, client], pulled)
                 p[layer, client] = (p[layer, client] - self.server_lr * down[0]).clamp(min=0)
                 q[layer, client] -= self.server_lr * down[1]
         return p, q
@@ -130,9 +130,9 @@ def _cosines(updates: Tensor) -> Tensor:
     return torch.from_numpy(cosine(gram(updates))).float()
 
 
-def row(cosines: Tensor, own: int, p: Tensor, q: Tensor) -> Tensor:
-    """Weights of one client over those there: softmax of q·cosine over the others, p (not below 0) for itself, divided
-    by their sum. Alone it keeps to itself."""
+def weights_of(cosines: Tensor, own: int, p: Tensor, q: Tensor) -> Tensor:
+    """One client's weights over all clients: softmax of q·cosine over the others, p (at least 0) for itself, divided by
+    their sum. A single client has weight 1."""
     if len(cosines) == 1:
         return torch.ones(1)
     others = torch.arange(len(cosines)) != own
@@ -142,9 +142,9 @@ def row(cosines: Tensor, own: int, p: Tensor, q: Tensor) -> Tensor:
 
 
 def slopes(cosines: Tensor, own: int, p: Tensor, q: Tensor, pulled: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of p and q, where `pulled` is the gradient of the row's weights."""
+    """Gradients of p and q, where `pulled` is the gradient of the weights."""
     p, q = p.clone().requires_grad_(), q.clone().requires_grad_()
     if len(cosines) == 1:
         return torch.zeros(()), torch.zeros(())
-    down = torch.autograd.grad(row(cosines, own, p, q) @ pulled, (p, q))
+    down = torch.autograd.grad(weights_of(cosines, own, p, q) @ pulled, (p, q))
     return down[0], down[1]

@@ -5,13 +5,13 @@ Zhou, He, Zhai, Gao, Chen, Qin, Zhang, Guo. arXiv 2412.01295, 2024.
 |---|---|
 | state "model" | the global body and head, both averaged by n_i |
 | client state "head" | h_loc, the head as the client last trained it |
-| client state "weights" | W in [0, 1], one for each number of the head, starts at 1 |
+| client state "weights" | W in [0, 1], one for each number of the head, initially 1 |
 | client state "mixed" | h = h_loc + (h_glob − h_loc) · W of the client's last round |
 | weight_lr, head_epochs | η_w; epochs of learning W, and again of training the head |
 
-In code: body from the server; W and so h learned with the body held; head trained from h; body trained with the head
-held. Deviation: the official code lets every client do the mixing in every round; here those that take part do, and
-the others when they are measured.
+A client takes the body from the server, learns W (and so h) with the body fixed, trains the head from h, then trains
+the body with the head fixed. Deviation: in the authors' code every client mixes in every round; here participants do,
+and the others when they are evaluated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 from fedkin.bounds import Count, NonNegative
 from fedkin.client.steps import OTHER_EPOCHS, joined, slope
 from fedkin.client.training import sgd, stream
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@misc{zhou2024fedah,
@@ -46,16 +46,21 @@ class FedAH(Method):
     stays = "head and its weights"
 
     weight_lr: NonNegative = 1.0
-    """η_w: rate at which the weights W are learned; 0: they stay as they are."""
+    """η_w: learning rate of the weights W; 0: they are fixed."""
     head_epochs: Count = 1
-    """Epochs of learning W, and then of training the head; the body is trained for the run's epochs."""
+    """Epochs of learning W, and again of training the head. The body is trained for the run's epochs."""
     mix: Literal["learned", "global", "local"] = "learned"
-    """global: W is 1, the head starts at the global one. local: W is 0, the head is the client's own, as in FedRep."""
+    """learned: W is learned. global: W is 1, the global head. local: W is 0, the client's own head, as in FedRep."""
 
-    matters = {"weight_lr": {"weight_lr": 50.0}}  # a head moves little in four rounds
+    matters = {"weight_lr": {"weight_lr": 50.0}}  # a head changes little in four rounds
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        return (
+            ["fedah: a client mixes heads only from its second round on. Take at least 2 rounds."] if rounds < 2 else []
+        )
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
@@ -72,10 +77,7 @@ class FedAH(Method):
         return Reply({"head": trained[layout.head], "weights": weights, "mixed": mixed}, (trained,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        return {
-            "model": average(replies.body[0], replies.weights),
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
-        }
+        return averaged(len(state["share"]), replies.ids, replies.weights, model=replies.body[0])
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         """The received body with the mixed head, before training."""
@@ -84,8 +86,7 @@ class FedAH(Method):
         return joined(layout.size, *parts)
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]  # of what is sent; the head is then mixed with the client's own
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])  # of what is sent; a client then mixes the head with its own
 
     def _mixed(self, client: Client, received: Tensor) -> tuple[Tensor, Tensor]:
         """The head to start from, and W."""
@@ -103,11 +104,11 @@ class FedAH(Method):
         gap = theirs - own
         head = own + gap * weights
         net.load(received)
-        net.eval()  # the body is held, and so are its running means
+        net.eval()  # the body is fixed, and so are its running means
         parameters = received[: net.layout.parameters].clone()
-        for rows in stream(client, epochs=self.head_epochs, first_epoch=OTHER_EPOCHS):
+        for batch in stream(client, epochs=self.head_epochs, first_epoch=OTHER_EPOCHS):
             parameters[positions] = head
-            gradient = slope(net, parameters, rows)[positions]
+            gradient = slope(net, parameters, batch)[positions]
             weights = (weights - self.weight_lr * gradient * gap).clamp(0, 1)
             head = own + gap * weights
         return head, weights

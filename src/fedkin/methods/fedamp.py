@@ -8,8 +8,9 @@ Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. AAAI 2021.
 | A(x) = 1 − exp(−x/σ) | `peers.attentive` |
 | λ, α_k, σ, ξ_ii | lam, alpha, sigma, self_weight |
 
-Deviations: α is constant; a row of ξ whose own weight would be negative is clipped (`clipped` in the history tells how
-often); clients that never answered lend nothing to others, and the last model of an absent client goes on counting.
+Deviations: α is constant. If a client's own weight in ξ would be negative, the weights of the others are scaled down
+(`clipped` in the history counts these clients). A client never heard gives nothing to others; the last model of an
+absent client continues to count.
 """
 
 from __future__ import annotations
@@ -45,18 +46,18 @@ class FedAMP(Method):
     stays = "model"
 
     heuristic: bool = False
-    """Weights from cosines of the models with a fixed own weight (HeurFedAMP), not from their distances."""
+    """HeurFedAMP: weights from the cosines of the models and a fixed own weight, instead of from distances."""
     lam: NonNegative = 1.0
     """λ: strength of the pull to the received model; the local term is λ/(2α)·‖w − u_i‖²."""
     alpha: Positive = 1.0
-    """α: the server's step; the larger, the more is taken from others and the weaker the pull."""
+    """α: step of the server. A larger value takes more from others and weakens the pull."""
     sigma: NonNegative = 25.0
-    """σ. FedAMP: squared distance at which attention fades: it must grow with the size of the model, or every client
-    keeps to itself. HeurFedAMP: sharpness of the softmax of cosines."""
+    """σ. FedAMP: squared distance at which attention decays. It must grow with the size of the model, or every client
+    is left alone. HeurFedAMP: sharpness of the softmax of cosines."""
     self_weight: Fraction = 0.0
     """ξ_ii of HeurFedAMP; 0: an equal share, 1/N."""
     start: Literal["cloud", "local"] = "cloud"
-    """Local training starts at the received model u_i, or at the client's own w_i, which u_i then only pulls."""
+    """Start of local training: the received model u_i (cloud), or the client's own w_i (local)."""
 
     matters = {
         "sigma": {"heuristic": False},
@@ -67,7 +68,9 @@ class FedAMP(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sigma == 0 and not self.heuristic:
-            raise ValueError("sigma=0 must be above 0 (0 only with heuristic: all others alike).")
+            raise ValueError(
+                "sigma=0 must be above 0; 0 is allowed only with heuristic=True, where all others count alike."
+            )
 
     # ---- server
     def init(self, fed: Server) -> State:
@@ -98,12 +101,9 @@ class FedAMP(Method):
         assert isinstance(cloud, Tensor)
         center = cloud[: client.net.layout.parameters]
         start = cloud if self.start == "cloud" else client.state.get("model", client.net.initial)
-        regularizer_gradient = self.lam / self.alpha
-        trained = sgd(
-            client,
-            start,
-            regularizer_gradient=(lambda w: regularizer_gradient * (w - center)) if regularizer_gradient else None,
-        )  # min F_i + λ/(2α)‖w − u_i‖²
+        strength = self.lam / self.alpha
+        proximal = (lambda w: strength * (w - center)) if strength else None
+        trained = sgd(client, start, regularizer_gradient=proximal)  # min F_i + λ/(2α)‖w − u_i‖²
         return Reply({"model": trained}, (trained,))
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:

@@ -8,7 +8,7 @@ McMahan, Moore, Ramage, Hampson, Agüera y Arcas. AISTATS 2017.
 | C | the run's participation |
 | E, B, η | the run's epochs, batch_size, lr |
 
-`fedavg-ft` is FedAvg whose clients fine-tune the final model on their own training rows before they use it.
+`fedavg-ft` is FedAvg whose clients fine-tune the received model on their own training examples before they use it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@inproceedings{mcmahan2017communication,
@@ -40,12 +40,12 @@ class FedAvg(Method):
     fine_tune: bool = False
     """Clients train the received model before they use it (FedAvg-FT)."""
     fine_tune_epochs: int = 0
-    """Epochs of that; 0: as many as in a round."""
+    """Epochs of fine-tuning; 0: as many as in a round."""
 
     matters = {"fine_tune_epochs": {"fine_tune": True}}
 
     def init(self, fed: Server) -> State:
-        # before anybody answered, the model is nobody's: all alike
+        # before the first reply the model is nobody's: all clients share it alike
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def send(self, state: State, ids: Tensor) -> Message:
@@ -55,11 +55,7 @@ class FedAvg(Method):
         return Reply({}, (sgd(client, message.shared[0]),))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        weights = replies.weights  # n_k / n over those who answered
-        return {
-            "model": average(replies.body[0], weights),
-            "share": shares(len(state["share"]), replies.ids, weights),
-        }
+        return averaged(len(state["share"]), replies.ids, replies.weights, model=replies.body[0])  # weights n_k / n
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         if not self.fine_tune:
@@ -69,5 +65,4 @@ class FedAvg(Method):
         return sgd(client, message.shared[0], epochs=self.fine_tune_epochs)
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])

@@ -3,12 +3,11 @@ Li, Jiang, Zhang, Kamp, Dou. ICLR 2021.
 
 | symbol | here |
 |---|---|
-| w | state "model": the whole initial row, after round 1 what is shared |
+| w | state "model": the whole initial model; after round 1 what is shared |
 | BN layers (γ, β, running mean and variance) | state "norms" of client i |
 
-What stays is told by the type of a module, at the client, which has the module: the server never needs to know. The
-first message is the common initial model, batch norm included; later ones are without. Where there is no batch norm,
-this is FedAvg.
+Clients find their batch norm layers by module type; the server never needs to know them. The first message is the
+common initial model with batch norm, later ones are without. For a model without batch norm this is FedAvg.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
@@ -50,16 +49,21 @@ class FedBN(Method):
 
     newcomers: Literal["initial", "average"] = "initial"
     """Batch norm of a client that has not taken part. initial: that of the common initial model. average: the mean of
-    those who answered last; then the whole model travels both ways."""
+    the last replies; then the whole model travels both ways."""
     weighting: Literal["size", "equal"] = "size"
-    """size: by n_k, so that a model without batch norm gives FedAvg. equal: all alike, as in the paper, whose clients
-    have the same number of rows."""
+    """Weights in the mean. size: by n_k, so that a model without batch norm gives FedAvg. equal: all alike, as in the
+    paper, whose clients have equally many examples."""
 
-    # without batch norm there is nothing to be a newcomer to
+    # the field matters only for a model with batch norm
     matters = {"newcomers": {"settings": {"participation": 0.3, "model": _small, "model_options": {}}}}
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        if any(piece.name.endswith("running_mean") for piece in fed.layout.pieces):
+            return []
+        return ["fedbn: this model has no batch norm with running statistics, so it is FedAvg. Take a model that has."]
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
@@ -71,10 +75,7 @@ class FedBN(Method):
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         weights = replies.weights_by(self.weighting)
-        return {
-            "model": average(replies.body[0], weights),
-            "share": shares(len(state["share"]), replies.ids, weights),
-        }
+        return averaged(len(state["share"]), replies.ids, weights, model=replies.body[0])
 
     def received(self, client: Client, message: Message) -> Model:
         return assembled(client, message)
@@ -83,22 +84,21 @@ class FedBN(Method):
         return assembled(client, message)
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
 
 def assembled(client: Client, message: Message) -> Tensor:
-    """What was sent, with the client's own batch norm; a client that has none takes what was sent, or the initial."""
+    """The received model with the client's own batch norm, or, if it has none yet, the received or initial one."""
     sent, norms = message.shared[0], batch_norms(client.net)
-    row = client.net.initial.clone()
-    row[torch.ones_like(norms) if len(sent) == len(row) else ~norms] = sent
+    vector = client.net.initial.clone()
+    vector[torch.ones_like(norms) if len(sent) == len(vector) else ~norms] = sent
     if "norms" in client.state:
-        row[norms] = client.state["norms"]
-    return row
+        vector[norms] = client.state["norms"]
+    return vector
 
 
 def batch_norms(net: Network) -> Tensor:
-    """Which numbers of a row belong to batch norm layers, whatever they are called."""
+    """Which numbers of a vector belong to batch norm layers, whatever their names."""
     names = {name for name, module in net.module.named_modules() if isinstance(module, _BatchNorm)}
     inside = torch.zeros(net.layout.size, dtype=torch.bool)
     for piece in net.layout.pieces:

@@ -5,10 +5,10 @@ Zhang, Sapra, Fidler, Yeung, Alvarez. ICLR 2021.
 |---|---|
 | θ_i | the client's own state "model" |
 | w_{i,n} | `weights`: max(0, (L(θ_i) − L(θ_n)) / ‖θ_n − θ_i‖), divided by their sum |
-| P, ε | state "affinity", explore: which models a client downloads |
+| P, ε | state "affinity", explore: they decide which models a client downloads |
 | M | downloads |
 
-Losses are on the client's validation rows; a client without any keeps its model. ε shrinks linearly.
+Losses are on the client's validation examples; a client without any keeps its own model. ε decreases linearly.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class FedFomo(Method):
     stays = "model"
 
     downloads: Count = 5
-    """M: models that a client downloads in a round, of those heard so far."""
+    """M: number of other clients' models that a client downloads in a round."""
     explore: Fraction = 0.3
-    """ε: chance that they are drawn at random, not those of the greatest affinity."""
+    """ε: probability that they are drawn at random instead of by greatest affinity."""
     explore_decay: Fraction = 0.05
-    """By how much ε shrinks in a round."""
+    """Decrease of ε per round."""
 
     matters = {
         "downloads": {"downloads": 1},
@@ -72,7 +72,7 @@ class FedFomo(Method):
         ids = others.nonzero().flatten().numpy()
         rng = np.random.default_rng([state["seed"], state["round"], client, 0xF0])
         chance = max(0.0, self.explore - self.explore_decay * state["round"])
-        luck = rng.random(len(ids))  # among equal affinities too
+        luck = rng.random(len(ids))  # breaks ties between equal affinities too
         liking = luck if rng.random() < chance else state["affinity"][client, ids].double().numpy()
         return torch.from_numpy(ids[np.lexsort((luck, -liking))][: self.downloads])
 
@@ -80,7 +80,7 @@ class FedFomo(Method):
         return Message(own=([state["models"][self._offered(state, client)] for client in ids.tolist()],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        rows, found = replies.body
+        trained, found = replies.body
         affinity, weights = state["affinity"].clone(), state["weights"].clone()
         for r, client in enumerate(replies.ids.tolist()):
             offered = self._offered(state, client)
@@ -91,7 +91,7 @@ class FedFomo(Method):
         known = state["known"].clone()
         known[replies.ids] = True
         return {
-            **state, "models": with_rows(state["models"], replies.ids, rows), "known": known, "affinity": affinity,
+            **state, "models": with_rows(state["models"], replies.ids, trained), "known": known, "affinity": affinity,
             "weights": weights, "round": state["round"] + 1,
         }  # fmt: skip
 
@@ -107,7 +107,7 @@ class FedFomo(Method):
         return Reply({"model": trained}, (trained, share))
 
     def received(self, client: Client, message: Message) -> None:
-        return None  # several models are sent, none of which is the client's
+        return None  # several models are sent, none of them the client's
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model: Tensor = (client.state if "model" in client.state else trained().state)["model"]
@@ -115,7 +115,7 @@ class FedFomo(Method):
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        """Of what each client last started from."""
+        """Of the model that each client last started from."""
         used: Tensor = state["weights"]
         return used
 
@@ -124,15 +124,15 @@ class FedFomo(Method):
 
 
 def weights(client: Client, own: Tensor, models: Tensor) -> Tensor:
-    """First-order gain of moving towards each model; those that are no better get nothing."""
+    """First-order gain of moving towards each model, scaled to sum to 1; models that are no better get 0."""
     out = torch.zeros(len(models))
     if not len(client.data.validation.y):
         return out
     count = client.net.layout.parameters
     mine = evaluate(client.net, own, client.data.validation)[1]
-    for place, model in enumerate(models):
+    for index, model in enumerate(models):
         apart = float((model - own)[:count].norm())
         if apart > 0:
-            out[place] = max(0.0, (mine - evaluate(client.net, model, client.data.validation)[1]) / apart)
+            out[index] = max(0.0, (mine - evaluate(client.net, model, client.data.validation)[1]) / apart)
     total = out.sum()
     return out / total if total > 0 else out

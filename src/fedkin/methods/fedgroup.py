@@ -3,14 +3,14 @@ Duan, Liu, Ji, Liu, Liang, Chen, Tan. arXiv 2010.06870, 2020.
 
 | symbol | here |
 |---|---|
-| m, α | groups, pretrain_factor: about α·m clients train first, and are grouped |
+| m, α | groups, pretrain_factor: about α·m clients train first and are grouped |
 | w_0 | state "initial", which newcomers train from |
-| Δw_i, EDC | the newcomer's change; `decomposed`: its cosines with the m leading directions of all of them |
+| Δw_i, EDC | a newcomer's update; `decomposed`: its cosines with the m leading directions of all updates |
 | μ of FedGrouProx | mu |
 
-Groups are static. A newcomer trains w_0 first and joins the group whose mean first update has the largest cosine with
-its own. Updates are scaled to length 1 before the decomposition, so that their lengths do not decide. Left out: the
-option of cosine distances between all pairs (MADC) and aggregation between groups.
+Groups are static. A newcomer first trains w_0 and joins the group whose mean first update has the largest cosine with
+its own. Updates are scaled to length 1 before the decomposition, so that their lengths do not matter. Left out: cosine
+distances between all pairs (MADC) and aggregation between groups.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class FedGroup(Method):
     stays = "nothing"
 
     groups: Count = 3
-    """m: number of groups; fewer where fewer distinct updates came back."""
+    """m: number of groups; fewer if there are fewer distinct updates."""
     pretrain_factor: Count = 20
-    """α: the cold start asks α·m clients, or all there are."""
+    """α: the first round asks α·m clients, or all if there are fewer."""
     pretrain_steps: Whole = 50
     """Batches of a newcomer's first training; 0: the run's epochs."""
     mu: NonNegative = 0.0
-    """Strength of a pull to the received model (FedGrouProx)."""
+    """Strength of a proximal term around the received model (FedGrouProx)."""
 
     matters = {
         "pretrain_factor": {"pretrain_factor": 1},
@@ -74,6 +74,14 @@ class FedGroup(Method):
             "share": torch.full((1, fed.size), 1 / fed.size),
         }
 
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        out = []
+        if self.groups > len(fed.ids):
+            out.append(f"fedgroup: groups={self.groups} is more than the {len(fed.ids)} clients. Take fewer groups.")
+        if rounds < 2:
+            out.append("fedgroup: the first round only forms the groups. Take at least 2 rounds.")
+        return out
+
     def select(self, state: State, fed: Server, round: int) -> Tensor:
         if len(state["directions"]):
             return fed.sample(round)
@@ -83,18 +91,20 @@ class FedGroup(Method):
 
     def send(self, state: State, ids: Tensor) -> Message:
         labels = state["labels"][ids]
-        rows = torch.where((labels >= 0)[:, None], state["models"][labels.clamp(min=0)], state["initial"])
-        return Message(own=(rows, (labels < 0).to(torch.int8)))
+        models = torch.where((labels >= 0)[:, None], state["models"][labels.clamp(min=0)], state["initial"])
+        return Message(own=(models, (labels < 0).to(torch.int8)))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        rows: Tensor = replies.body[0]
+        trained: Tensor = replies.body[0]
         before, labels = state["labels"][replies.ids], state["labels"].clone()
         new = before < 0
-        updates = (rows - state["initial"])[new][:, : state["directions"].shape[1]]
-        if not len(state["directions"]):  # cold start: everybody is new
+        updates = (trained - state["initial"])[new][:, : state["directions"].shape[1]]
+        if not len(state["directions"]):  # cold start: all clients are new
             rng = np.random.default_rng([replies.seed, 0x6F])
-            features = decomposed(updates, self.groups)
-            found = torch.from_numpy(kmeans(features @ features.T, self.groups, restarts=10, rng=rng).labels)
+            order = replies.ids.argsort()  # k-means++ draws by index: clients must come in the same order
+            features = decomposed(updates[order], self.groups)
+            found = torch.empty_like(before)
+            found[order] = torch.from_numpy(kmeans(features @ features.T, self.groups, restarts=10, rng=rng).labels)
             labels[replies.ids] = before = found
             unit = F.normalize(updates, dim=1)
             directions = torch.stack([unit[found == k].mean(0) for k in range(int(found.max()) + 1)])
@@ -102,13 +112,13 @@ class FedGroup(Method):
             share = torch.zeros(len(directions), len(labels))
         else:
             directions, models, share = state["directions"], state["models"].clone(), state["share"].clone()
-            if bool(new.any()):  # their first update begins at w_0, so it is in no mean
+            if bool(new.any()):  # their first update starts at w_0, so it enters no mean
                 near = F.cosine_similarity(updates[:, None], directions[None], dim=2)
                 labels[replies.ids[new]] = near.argmax(1)
         for k in before[before >= 0].unique().tolist():  # FedAvg in each group
             inside = before == k
             weights = (replies.n[inside].double() / replies.n[inside].sum()).float()
-            models[k] = average(rows[inside], weights)
+            models[k] = average(trained[inside], weights)
             share[k] = shares(len(labels), replies.ids[inside], weights)
         return {**state, "models": models, "directions": directions, "labels": labels, "share": share}
 
@@ -119,8 +129,8 @@ class FedGroup(Method):
         assert isinstance(new, Tensor)
         anchor = start[: client.net.layout.parameters]
         steps = (self.pretrain_steps or None) if bool(new) else None
-        regularizer_gradient = (lambda w: self.mu * (w - anchor)) if self.mu else None
-        return Reply({}, (sgd(client, start, steps=steps, regularizer_gradient=regularizer_gradient),))
+        proximal = (lambda w: self.mu * (w - anchor)) if self.mu else None
+        return Reply({}, (sgd(client, start, steps=steps, regularizer_gradient=proximal),))
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model = message.own[0]
@@ -130,7 +140,7 @@ class FedGroup(Method):
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
         labels, share = state["labels"], state["share"]
-        nobody = torch.full((len(labels),), 1 / len(labels))  # w_0 is nobody's: all alike
+        nobody = torch.full((len(labels),), 1 / len(labels))  # w_0 is nobody's: all clients share it alike
         return torch.where((labels >= 0)[:, None], share[labels.clamp(min=0)], nobody)
 
     def describe(self, state: State) -> dict[str, Any]:
@@ -140,10 +150,10 @@ class FedGroup(Method):
 Floats = NDArray[np.float64]
 
 
-def decomposed(rows: Tensor, directions: int) -> Floats:
-    """Cosines [rows, directions] of each row with the leading right singular vectors of the rows, all scaled to length
-    1 before. The matrix of the rows' cosines is enough: its eigenvectors times the roots of its eigenvalues."""
-    value, vector = np.linalg.eigh(cosine(gram(rows)))
+def decomposed(updates: Tensor, directions: int) -> Floats:
+    """Cosines [updates, directions] of each update with the leading right singular vectors of all updates of length 1.
+    These are the eigenvectors of the matrix of cosines times the square roots of its eigenvalues."""
+    value, vector = np.linalg.eigh(cosine(gram(updates)))
     order = np.argsort(-value)[:directions]
     out: Floats = vector[:, order] * np.sqrt(np.maximum(value[order], 0))
     return out

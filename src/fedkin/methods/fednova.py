@@ -5,16 +5,16 @@ Wang, Liu, Liang, Joshi, Poor. NeurIPS 2020.
 |---|---|
 | x | state "model" |
 | x_i | reply 0 |
-| ‖a_i‖₁ | reply 1, first number: how much a client's steps add up to (τ_i for plain SGD) |
+| ‖a_i‖₁ | reply 1, first number: total weight of a client's gradients (τ_i for plain SGD) |
 | τ_i | its number of steps |
 | d_i = (x − x_i) / (η ‖a_i‖₁) | the normalized change |
-| p_i | n_i over the n of those who answered |
+| p_i | n_i over the n of all replies |
 | τ_eff | effective |
 | ρ, η | the run's momentum, lr |
 
-A client that takes more steps moves farther, so FedAvg solves a problem in which it counts more. Here every change is
-divided by its length in steps first. The paper normalizes momentum and a proximal term one at a time; here ‖a_i‖₁
-holds for both together. Buffers of batch norm are averaged with p_i.
+A client that takes more steps moves farther, so FedAvg in effect gives it more weight. FedNova first divides every
+change by its number of steps. The paper derives ‖a_i‖₁ for momentum and for a proximal term separately; here it covers
+both together. Buffers of batch norm are averaged with p_i.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fedkin.bounds import NonNegative, Whole
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import average, same_for_all, shares
 from fedkin.maths.steps import accumulation, local_steps, normalized_weights
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
@@ -51,17 +51,20 @@ class FedNova(Method):
     mu: NonNegative = 0.0
     """Strength of a proximal term (FedProx) in the local objective; 0: none."""
     fewest_epochs: Whole = 0
-    """Each client draws its epochs of a round from this to the run's epochs (the paper: 2 to 5); 0: the run's."""
+    """Each client draws its epochs of a round between this and the run's epochs (paper: 2 to 5); 0: the run's
+    epochs."""
     effective: Literal["vector", "steps"] = "vector"
-    """τ_eff: the mean of ‖a_i‖₁, weighted by p_i (vector), or of the steps τ_i (steps). The authors' code takes steps
-    with a proximal term, the vector otherwise. With vector, clients that work alike give FedAvg."""
+    """τ_eff: mean of ‖a_i‖₁ (vector) or of the steps τ_i (steps), weighted by p_i. The authors' code uses steps with a
+    proximal term and vector otherwise. With vector, equal work at all clients gives FedAvg."""
 
     matters = {"fewest_epochs": {"fewest_epochs": 1}, "effective": {"mu": 1.0}}
 
     def init(self, fed: Server) -> State:
         lr, epochs = fed.training.lr, fed.training.epochs
         if lr * self.mu >= 1:
-            raise ValueError(f"mu={self.mu} with lr={lr}: take lr * mu below 1, or a step goes beyond the center.")
+            raise ValueError(
+                f"mu={self.mu} times lr={lr} is {lr * self.mu:.3g}: take it below 1, or a step overshoots the center."
+            )
         if self.fewest_epochs > epochs:
             raise ValueError(f"fewest_epochs={self.fewest_epochs} must be at most the run's epochs, {epochs}.")
         return {
@@ -70,6 +73,15 @@ class FedNova(Method):
             "parameters": fed.layout.parameters,
             "effective": 0.0,
         }
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        steps = {local_steps(n, fed.training.batch_size, fed.training.epochs) for n in fed.n[fed.ids].tolist()}
+        if len(steps) > 1 or self.fewest_epochs:
+            return []
+        return [
+            f"fednova: all clients take {min(steps)} steps per round, so there is nothing to normalize and this is "
+            "FedAvg. Set fewest_epochs, or use clients of different sizes."
+        ]
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
@@ -80,22 +92,21 @@ class FedNova(Method):
         epochs = training.epochs
         if self.fewest_epochs:
             epochs = int(np.random.default_rng([client.seed, 0x0A]).integers(self.fewest_epochs, epochs + 1))
-        row = sgd(
-            client, x, epochs=epochs, regularizer_gradient=(lambda w: self.mu * (w - anchor)) if self.mu else None
-        )
+        proximal = (lambda w: self.mu * (w - anchor)) if self.mu else None
+        trained = sgd(client, x, epochs=epochs, regularizer_gradient=proximal)
         steps = local_steps(len(client.data.y), training.batch_size, epochs)
         way = accumulation(steps, lr=training.lr, momentum=training.momentum, mu=self.mu)  # ‖a_i‖₁
-        return Reply({}, (row, torch.tensor([way] if self.effective == "vector" else [way, steps])))
+        return Reply({}, (trained, torch.tensor([way] if self.effective == "vector" else [way, steps])))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        rows, lengths = replies.body
+        models, lengths = replies.body
         x, count = state["model"], state["parameters"]
         p = replies.n.double() / replies.n.sum()
         effective = p @ lengths[:, -1].double()  # τ_eff = sum_i p_i τ_i, or of ‖a_i‖₁
         q = normalized_weights(p, lengths[:, 0], effective)
-        model = average(rows, replies.weights)
+        model = average(models, replies.weights)
         # x - τ_eff sum_i p_i η d_i, with η d_i = (x - x_i) / ‖a_i‖₁: the paper's update rule
-        model[:count] = average(rows[:, :count], q.float()) + (1 - q.sum()).float() * x[:count]
+        model[:count] = average(models[:, :count], q.float()) + (1 - q.sum()).float() * x[:count]
         return {
             "model": model,
             "share": shares(len(state["share"]), replies.ids, q / q.sum()),
@@ -107,8 +118,7 @@ class FedNova(Method):
         return message.shared[0]
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
     def describe(self, state: State) -> dict[str, float]:
         return {"effective_steps": state["effective"]}

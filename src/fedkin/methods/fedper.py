@@ -8,8 +8,8 @@ Arivazhagan, Aggarwal, Singh, Choudhary. arXiv 1912.00818, 2019.
 | K_P | personal_layers |
 | γ_j = n_j / n | replies.weights |
 
-Base and personalization layers are trained together. Deviation: the personalization layers start alike, as in the
-common initial model; the paper draws them at each client.
+Base and personalization layers are trained together. Deviation: the personalization layers start from the common
+initial model; in the paper each client draws its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from fedkin.bounds import Whole
 from fedkin.client.steps import joined, last_layers
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@misc{arivazhagan2019federated,
@@ -43,7 +43,7 @@ class FedPer(Method):
     stays = "last layers"
 
     personal_layers: Whole = 1
-    """K_P: how many layers, counted back from the head, stay at the client; 0 is FedAvg, all of them Local."""
+    """K_P: number of layers, counted back from the head, that stay at the client; 0 is FedAvg, all of them is Local."""
     use: Literal["received", "trained"] = "received"
     """The base that a client uses with its own layers: as received, or after its training in the round."""
 
@@ -56,29 +56,26 @@ class FedPer(Method):
 
     def local(self, client: Client, message: Message) -> Reply:
         base, own = last_layers(client.net.layout, self.personal_layers)
-        trained = sgd(client, self._row(client, message.shared[0]))
+        trained = sgd(client, self._vector(client, message.shared[0]))
         return Reply({"layers": trained[own]}, (trained[base],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        return {
-            "base": average(replies.body[0], replies.weights),
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
-        }
+        return averaged(len(state["share"]), replies.ids, replies.weights, base=replies.body[0])
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         if self.use == "received":
-            return self._row(client, message.shared[0])
+            return self._vector(client, message.shared[0])
         done = trained()
-        return self._row(client._replace(state=done.state), done.body[0])
+        return self._vector(client._replace(state=done.state), done.body[0])
 
     def received(self, client: Client, message: Message) -> Model:
-        return self._row(client, message.shared[0])
+        return self._vector(client, message.shared[0])
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         share: Tensor = state["share"]
         return {"base": share.expand(len(share), -1), "personal layers": torch.eye(len(share))}
 
-    def _row(self, client: Client, values: Tensor) -> Tensor:
+    def _vector(self, client: Client, values: Tensor) -> Tensor:
         """These base layers with the client's own."""
         base, own = last_layers(client.net.layout, self.personal_layers)
         return joined(

@@ -8,9 +8,9 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. MLSys 2020.
 | μ | mu |
 | p_k = n_k / n | replies.n, fed.n |
 
-Stragglers do a random number of epochs in [1, E) and are kept; FedAvg in that paper drops them (here: `fedavg` with
-the run's `--lost`). The paper's theory draws devices with probability p_k and takes the plain mean; its experiments
-draw uniformly and weight by n_k: `sampling` has both.
+Stragglers train for a random number of epochs in [1, E) and are kept. FedAvg in that paper drops them; here that is
+`fedavg` with the run's `--lost`. The paper's theory draws clients with probability p_k and takes the plain mean; its
+experiments draw uniformly and weight by n_k. `sampling` offers both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedkin.bounds import Fraction, NonNegative
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, round_half_up
 
 CITATION = r"""@inproceedings{li2020federated,
@@ -47,17 +47,25 @@ class FedProx(Method):
     mu: NonNegative = 0.1
     """Strength of the proximal term; 0 is FedAvg. The paper tunes it in {0.001, 0.01, 0.1, 0.5, 1}."""
     stragglers: Fraction = 0.0
-    """Chance of a client to be slow in a round: it then does a random number of epochs in [1, E)."""
+    """Probability that a client is slow in a round. It then trains for a random number of epochs in [1, E)."""
     sampling: Literal["uniform", "size"] = "uniform"
     """uniform: clients drawn uniformly, mean weighted by n_k. size: drawn by p_k with replacement, plain mean."""
 
     def init(self, fed: Server) -> State:
         if self.stragglers and fed.training.epochs < 2:
             raise ValueError(
-                f"stragglers={self.stragglers} does nothing with epochs={fed.training.epochs}: a straggler does from 1 "
-                "to epochs-1 epochs, so take epochs of at least 2."
+                f"stragglers={self.stragglers} has no effect with epochs={fed.training.epochs}: a straggler trains for "
+                "1 to epochs-1 epochs. Take epochs of at least 2."
             )
         return {"model": fed.initial(0), "share": fed.equal_shares()}
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        if fed.training.epochs > 1 or int(fed.n[fed.ids].max()) > fed.training.batch_size:
+            return []
+        return [
+            "fedprox: every client takes a single step per round, from the center of the proximal term, so mu has no "
+            "effect. Take more epochs or a smaller batch_size."
+        ]
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:
         if self.sampling == "uniform":
@@ -77,20 +85,15 @@ class FedProx(Method):
         rng = np.random.default_rng([client.seed, 0xF9])
         if rng.random() < self.stragglers:
             epochs = int(rng.integers(1, epochs))
-        return Reply(
-            {}, (sgd(client, center, epochs=epochs, regularizer_gradient=lambda w: self.mu * (w - anchor)),)
-        )  # ∇h_k, eq. (2)
+        trained = sgd(client, center, epochs=epochs, regularizer_gradient=lambda w: self.mu * (w - anchor))  # ∇h_k
+        return Reply({}, (trained,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         weights = replies.weights_by("size" if self.sampling == "uniform" else "equal")
-        return {
-            "model": average(replies.body[0], weights),
-            "share": shares(len(state["share"]), replies.ids, weights),
-        }
+        return averaged(len(state["share"]), replies.ids, weights, model=replies.body[0])
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return message.shared[0]
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])

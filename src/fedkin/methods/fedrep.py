@@ -7,8 +7,8 @@ Collins, Hassani, Mokhtari, Shakkottai. ICML 2021.
 | h_i | client state "head" |
 | τ | head_epochs |
 
-In a round a client trains its head with the received body held, then the body with that head held, and sends the body.
-Deviation: all heads start alike, as in the common initial model.
+In a round a client trains its head with the received body fixed, then the body with that head fixed, and sends the
+body. Deviation: all heads start from the common initial model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from fedkin.bounds import Count, Whole
 from fedkin.client.steps import joined
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@inproceedings{collins2021exploiting,
@@ -42,11 +42,11 @@ class FedRep(Method):
     stays = "head"
 
     head_epochs: Whole = 0
-    """τ: epochs of the head in a round, the body held; 0: as many as the run's."""
+    """τ: epochs per round for the head, with the body fixed; 0: the run's epochs."""
     body_epochs: Count = 1
-    """Epochs of the body after that, the head held."""
+    """Epochs per round for the body after that, with the head fixed."""
     weighting: Literal["equal", "size"] = "equal"
-    """equal: the plain mean of the bodies. size: weighted by n_k."""
+    """Weights in the mean of the bodies. equal: all alike. size: by n_k."""
 
     def init(self, fed: Server) -> State:
         return {"body": fed.initial(0)[fed.layout.body], "share": fed.equal_shares()}
@@ -58,7 +58,7 @@ class FedRep(Method):
         net, layout = client.net, client.net.layout
         epochs = self.head_epochs or client.training.epochs
         with net.frozen(layout.body):
-            with_head = sgd(client, self._row(client, message), epochs=epochs)
+            with_head = sgd(client, self._vector(client, message), epochs=epochs)
         if not net.trains(layout.body):  # a pretrained body that is frozen
             return Reply({"head": with_head[layout.head]}, (with_head[layout.body],))
         with net.frozen(layout.head):
@@ -67,10 +67,7 @@ class FedRep(Method):
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         weights = replies.weights_by(self.weighting)
-        return {
-            "body": average(replies.body[0], weights),
-            "share": shares(len(state["share"]), replies.ids, weights),
-        }
+        return averaged(len(state["share"]), replies.ids, weights, body=replies.body[0])
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         """The received body, and the head trained on it."""
@@ -78,13 +75,13 @@ class FedRep(Method):
         return joined(layout.size, (layout.body, message.shared[0]), (layout.head, trained().state["head"]))
 
     def received(self, client: Client, message: Message) -> Model:
-        return self._row(client, message)
+        return self._vector(client, message)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         share: Tensor = state["share"]
         return {"body": share.expand(len(share), -1), "head": torch.eye(len(share))}
 
-    def _row(self, client: Client, message: Message) -> Tensor:
+    def _vector(self, client: Client, message: Message) -> Tensor:
         layout = client.net.layout
         head = client.state.get("head", client.net.initial[layout.head])
         return joined(layout.size, (layout.body, message.shared[0]), (layout.head, head))

@@ -5,14 +5,14 @@ Chen, Chao. ICLR 2022.
 |---|---|
 | θ, ψ | body and generic head: state "model" |
 | φ_i | personal head: client state "phi", or made by the hypernetwork |
-| ν, a_i | state "hyper", class frequencies of the client's training rows |
+| ν, a_i | state "hyper", class frequencies of the client's training examples |
 | γ | gamma |
 | L_BSM = CE(ψz + γ log n_c, y) | balanced softmax: trains θ and ψ |
 | L_ER = CE(ψz + φ_i z, y) | empirical risk: trains φ_i (or ν) alone, on the same batches |
 
-Both predictors share the body; the personal one adds to the generic one. Deviations: φ_i starts at zero, so that the
-two start alike; a class that a client does not have counts as a share of 1e-30, whose logarithm is finite. The authors
-published no code.
+Both predictors share the body; the personal one adds to the generic one. Deviations: φ_i starts at zero, so that both
+start alike; a class that a client does not have counts with a frequency of 1e-30, whose logarithm is finite. The
+authors published no code.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from torch.nn import functional as F
 from fedkin.bounds import Count, NonNegative
 from fedkin.client.steps import descent
 from fedkin.client.training import stream
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.models.network import Layout
 from fedkin.protocol import Client, Data, Message, Method, Model, Replies, Reply, Server, State
 
-ABSENT = 1e-30  # share of a class that a client does not have
+ABSENT = 1e-30  # frequency of a class that a client does not have
 
 
 CITATION = r"""@inproceedings{chen2022bridging,
@@ -53,19 +53,19 @@ class FedRoD(Method):
     needs_classes = True
 
     gamma: NonNegative = 1.0
-    """γ: how much the generic loss makes up for unlike class counts; 0: plain cross entropy."""
+    """γ: how much the generic loss compensates for unequal class counts; 0: plain cross entropy."""
     hyper: bool = False
-    """Personal heads come from a shared hypernetwork of the client's class frequencies: Fed-RoD (hyper)."""
+    """Fed-RoD (hyper): a shared hypernetwork makes personal heads from class frequencies."""
     hidden: Count = 32
-    """Hidden units of the hypernetwork. Ours: the paper's depends on its networks."""
+    """Hidden units of the hypernetwork. Our choice; the paper's depends on its networks."""
     start: Literal["zero", "generic"] = "zero"
-    """φ_i before a client first takes part: zero (predicts as the generic head), or a copy of the received head."""
+    """Initial φ_i: zero (predicts as the generic head), or a copy of the received head."""
 
     matters = {"hidden": {"hyper": True}, "start": {"hyper": False}}
 
     # ---- server
     def init(self, fed: Server) -> State:
-        linear_head(fed.layout, torch.zeros(fed.layout.size))  # says so now if there is no such head
+        linear_head(fed.layout, torch.zeros(fed.layout.size))  # raise now if there is no such head
         state = {"model": fed.initial(0), "share": fed.equal_shares()}
         if self.hyper:
             first = fed.rng(0, 0x40D).uniform(-1, 1, (self.hidden, fed.classes)) / sqrt(fed.classes)
@@ -77,10 +77,8 @@ class FedRoD(Method):
         return Message(shared=(state["model"], state["hyper"]) if self.hyper else (state["model"],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        new = {"model": average(replies.body[0], replies.weights)}
-        if self.hyper:
-            new["hyper"] = average(replies.body[1], replies.weights)
-        return {**new, "share": shares(len(state["share"]), replies.ids, replies.weights)}
+        parts = dict(zip(("model", "hyper"), replies.body))  # hyper only if there is one
+        return averaged(len(state["share"]), replies.ids, replies.weights, **parts)
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -115,8 +113,7 @@ class FedRoD(Method):
         return logits + F.linear(z, *linear_head(client.net.layout, personal["phi"]))
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
     def _phi(self, client: Client, message: Message) -> Tensor:
         head = message.shared[0][client.net.layout.head]
@@ -133,12 +130,12 @@ class FedRoD(Method):
 
 
 def frequencies(data: Data) -> Tensor:
-    """Class shares of the training rows."""
+    """Class frequencies of the training examples."""
     return torch.bincount(data.y, minlength=data.classes).float() / len(data.y)
 
 
 def linear_head(layout: Layout, values: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias out of the head's numbers (or those of a whole row)."""
+    """Weight and bias from the numbers of the head, or of a whole vector."""
     name = layout.layers[layout.head_layer].name
     pieces = [p for p in layout.pieces if p.name.rpartition(".")[0] == name]
     if [len(p.shape) for p in pieces] not in ([2], [2, 1]):

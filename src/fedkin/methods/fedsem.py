@@ -86,6 +86,15 @@ class FedSEM(Method):
         }
         return state | ({"models": fed.initial(0).repeat(fed.size, 1)} if self.average == "last" else {})
 
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        first = len(fed.sample(1))
+        if self.clusters <= first:
+            return []
+        return [
+            f"fedsem: clusters={self.clusters} is more than the {first} clients of the first round, so some centers "
+            f"stay empty. Take at most {first}."
+        ]
+
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(own=(self._by_cluster(state, state["centers"])[state["labels"][ids]],))
 

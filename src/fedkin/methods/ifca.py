@@ -15,7 +15,7 @@ losses are computed once per round, and once per evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,13 +52,15 @@ class IFCA(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights in the mean of a cluster. equal: all members alike (paper). size: by number of examples."""
     share_body: bool = False
-    """Weight sharing: one body for all and k heads; all clients train the body."""
+    """Weight sharing: one body for all, trained by all clients, and k heads."""
 
     matters = {"weighting": {"averaging": "model"}}
 
     # ---- server
     def init(self, fed: Server) -> State:
-        models = torch.stack([fed.initial(k) for k in range(self.clusters)])  # unlike, or all would choose the first
+        models = torch.stack(
+            [fed.initial(k) for k in range(self.clusters)]
+        )  # different, or all clients would choose the first
         body = fed.layout.body
         if self.share_body:
             models[:, body] = models[0, body]
@@ -87,24 +89,24 @@ class IFCA(Method):
         return Message(shared=(state["models"],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        rows, chosen = replies.body
+        work, chosen = replies.body
         models, share = state["models"].clone(), state["share"].clone()
         body_share, count = state["body_share"], len(replies.ids)
         if self.averaging == "gradient":
-            for k in range(self.clusters):  # θ_j − γ/m Σ g_i: by all who answered, not by the cluster's size
-                step = state["lr"] / count * rows[chosen == k].sum(0)
+            for k in range(self.clusters):  # θ_j − γ/m Σ g_i: divided by all replies, not by the cluster's
+                step = state["lr"] / count * work[chosen == k].sum(0)
                 models[k, : state["parameters"]] -= step
             everyone = state["models"][0].clone()
-            everyone[: state["parameters"]] -= state["lr"] / count * rows.sum(0)
+            everyone[: state["parameters"]] -= state["lr"] / count * work.sum(0)
         else:
             n = replies.n.double() if self.weighting == "size" else torch.ones(count, dtype=torch.double)
-            for k in chosen.unique().tolist():  # a cluster that nobody chose keeps its model
+            for k in chosen.unique().tolist():  # a model that nobody chose stays as it is
                 inside = chosen == k
                 weights = (n[inside] / n[inside].sum()).float()
-                models[k] = average(rows[inside], weights)
+                models[k] = average(work[inside], weights)
                 share[k] = shares(share.shape[1], replies.ids[inside], weights)
             weights = (n / n.sum()).float()
-            everyone = average(rows, weights)
+            everyone = average(work, weights)
             body_share = shares(share.shape[1], replies.ids, weights)
         if self.share_body:
             models[:, state["body"]] = everyone[state["body"]]

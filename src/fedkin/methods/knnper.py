@@ -5,13 +5,13 @@ Marfoq, Neglia, Vidal, Kameni. ICML 2022.
 |---|---|
 | h | state "model", trained by FedAvg |
 | φ_h(x) | the head's input: `net.split` |
-| M_m | the features and labels of the client's training rows |
+| M_m | the features and labels of the client's training examples |
 | k, σ | k, scale |
-| λ_m | lam, or chosen on validation rows |
+| λ_m | lam, or chosen on validation examples |
 | p = λ_m p_knn + (1 − λ_m) p_h | `predict` |
 
-Deviations: λ_m is chosen on validation rows (the authors' code shows a table over test rows); probabilities are mixed
-(their code by default mixes scores with probabilities).
+Deviations: λ_m is chosen on validation examples (the authors' code prints a table over test examples); probabilities
+are mixed (their code by default mixes logits with probabilities).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from fedkin.bounds import Count, Fraction, Positive
 from fedkin.client.evaluate import EVALUATION_BATCH
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.maths.neighbors import neighbor_probabilities
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
@@ -47,21 +47,21 @@ class KNNPer(Method):
     paper = "Marfoq et al., ICML 2022"
     citation = CITATION
     travels = "model both ways"
-    stays = "features and labels of own rows"
+    stays = "features and labels of own examples"
     needs_classes = True
 
     k: Count = 10
-    """Neighbors that vote; all stored rows where there are fewer."""
+    """Number of neighbors that vote; all stored examples if there are fewer."""
     lam: Fraction = 0.5
-    """λ: weight of the neighbors where it is not chosen, or a client has no validation rows; 0 is FedAvg."""
+    """λ: weight of the neighbors if it is not chosen, or if a client has no validation examples; 0 is FedAvg."""
     choose: bool = True
-    """Each client chooses λ on its validation rows: the best accuracy, then the lowest loss, then the smallest λ."""
+    """Each client chooses λ on its validation examples: best accuracy, then lowest loss, then smallest λ."""
     scale: Positive = 1.0
-    """σ: neighbors weigh exp(−distance / σ)."""
+    """σ: a neighbor has the weight exp(−distance / σ)."""
     kernel: Literal["distance", "squared"] = "distance"
     """squared: exp(−distance² / (dimensions · σ)), as in the authors' code."""
     capacity: Fraction = 1.0
-    """Share of its training rows that a client stores, drawn at random; 0 is FedAvg."""
+    """Fraction of its training examples that a client stores, drawn at random; 0 is FedAvg."""
 
     matters = {"lam": {"choose": False}}
 
@@ -76,10 +76,7 @@ class KNNPer(Method):
         return Reply({}, (sgd(client, message.shared[0]),))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        return {
-            "model": average(replies.body[0], replies.weights),
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
-        }
+        return averaged(len(state["share"]), replies.ids, replies.weights, model=replies.body[0])
 
     # ---- memory, at the client alone
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
@@ -105,8 +102,7 @@ class KNNPer(Method):
         return (lam * near + (1 - lam) * global_).clamp(min=1e-12).log()
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
     def _both(self, client: Client, model: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """p_knn and p_h."""
@@ -133,6 +129,6 @@ class KNNPer(Method):
 
 @torch.no_grad()
 def _split(client: Client, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Features and logits of all these rows, in batches."""
+    """Features and logits of all these examples, in batches."""
     parts = [client.net.split(batch) for batch in x.split(EVALUATION_BATCH)]
     return torch.cat([z.flatten(1) for z, _ in parts]), torch.cat([logits for _, logits in parts])

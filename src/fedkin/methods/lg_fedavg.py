@@ -3,13 +3,14 @@ Liang, Liu, Liu, Allen, Auerbach, Brent, Salakhutdinov, Morency. arXiv 2001.0152
 
 | here | meaning |
 |---|---|
-| state "model" | the global layers are its last; its lower ones are those of the warm start |
+| state "model" | its last layers are the global ones; its lower layers are those of the warm start |
 | client state "layers" | the client's own lower layers (the local representation) |
-| global_layers | how many layers are global |
-| warm_rounds | rounds of FedAvg on all layers before |
+| global_layers | number of global layers |
+| warm_rounds | initial rounds of FedAvg on all layers |
 
-The mirror image of FedPer: lower layers stay, the last ones travel. Deviations: the authors start from a FedAvg model
-trained beforehand, here by `warm_rounds`; they report each client's best model by test accuracy, here the last round's.
+The mirror image of FedPer: lower layers stay at the client, the last ones travel. Deviations: the authors start from a
+model that FedAvg has trained, here `warm_rounds` does that; they report each client's best model by test accuracy, here
+it is the model of the last round.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ class LGFedAvg(Method):
     stays = "lower layers"
 
     global_layers: Whole = 1
-    """Layers that are averaged, counted back from the head; 0 is Local."""
+    """Number of layers, counted back from the head, that are averaged; 0 is Local."""
     warm_rounds: Whole = 0
-    """Rounds of FedAvg on all layers first. The authors start from a model that FedAvg has trained."""
+    """Rounds of FedAvg on all layers at the start. The authors start from a model that FedAvg has trained."""
     weighting: Literal["equal", "size"] = "equal"
-    """equal: the plain mean of the answers, as in the authors' code. size: weighted by n_k."""
+    """Weights in the mean. equal: all replies alike, as in the authors' code. size: by n_k."""
 
     # ---- server
     def init(self, fed: Server) -> State:
@@ -57,10 +58,15 @@ class LGFedAvg(Method):
             "model": fed.initial(0),
             "global": top,
             "round": 0,
-            # who has lower layers to go on from; everybody knows the common initial model
+            # who has lower layers to continue from; every client has the common initial model
             "has": torch.full((fed.size,), self.warm_rounds == 0),
             "share": fed.equal_shares(),
         }
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        if rounds > self.warm_rounds:
+            return []
+        return [f"lg-fedavg: all {rounds} rounds are warm rounds of FedAvg. Take more than {self.warm_rounds} rounds."]
 
     def send(self, state: State, ids: Tensor) -> Message:
         warm = torch.tensor(state["round"] < self.warm_rounds)
@@ -82,16 +88,16 @@ class LGFedAvg(Method):
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
         below, top = last_layers(client.net.layout, self.global_layers)
-        trained = sgd(client, self._row(client, message))
+        trained = sgd(client, self._vector(client, message))
         if message.shared[0]:  # warm: FedAvg, nothing stays
             return Reply({}, (trained,))
         return Reply({"layers": trained[below]}, (trained[top],))
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
-        return self._row(client, message)
+        return self._vector(client, message)
 
     def received(self, client: Client, message: Message) -> Model:
-        return self._row(client, message)
+        return self._vector(client, message)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         share: Tensor = state["share"]
@@ -99,8 +105,8 @@ class LGFedAvg(Method):
         warm = state["round"] <= self.warm_rounds and self.warm_rounds > 0
         return {"local layers": everyone if warm else torch.eye(len(share)), "global layers": everyone}
 
-    def _row(self, client: Client, message: Message) -> Tensor:
-        """The received global layers on the client's own; on received lower layers where it has none yet."""
+    def _vector(self, client: Client, message: Message) -> Tensor:
+        """The received global layers on the client's own lower layers, or on the received ones if it has none yet."""
         below, top = last_layers(client.net.layout, self.global_layers)
         values = message.own[0]
         assert isinstance(values, Tensor)

@@ -1,4 +1,4 @@
-"""Local (standalone): each client trains alone, from the common initial model. The yardstick of personalization.
+"""Local (standalone): each client trains alone, from the common initial model.
 
 | symbol | here |
 |---|---|
@@ -24,8 +24,8 @@ class Local(Method):
     stays = "model"
 
     everyone: bool = True
-    """Train all clients in every round, whatever the participation: the same work as a federated client that is always
-    chosen. False: only those chosen train, so that Local gets as many local steps as the others in total."""
+    """Train all clients in every round, whatever the participation: as much work as a client that is always selected.
+    False: only selected clients train, so that Local takes as many local steps in total as the other methods."""
 
     def init(self, fed: Server) -> State:
         return {"clients": fed.size}

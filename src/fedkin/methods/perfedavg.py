@@ -11,8 +11,9 @@ Fallah, Mokhtari, Ozdaglar. NeurIPS 2020.
 | D, D', D'' | `inner`, `outer`, `curve`: independent batches |
 | δ | delta |
 
-Deviations: clients adapt on their training rows (the paper is reported to adapt on test rows); δ is measured along the
-unit vector, because float32 loses a small δ·v. D' is the run's own stream of batches, so α = 0 is FedAvg to the bit.
+Deviations: clients adapt on training examples (the paper is reported to adapt on test examples); δ is measured along
+the unit vector, because float32 loses a small δ·v. D' is the run's own sequence of batches, so α = 0 is FedAvg to the
+bit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 from fedkin.bounds import NonNegative, Positive, Whole
 from fedkin.client.steps import OTHER_EPOCHS, descent, slope, without_extras
 from fedkin.client.training import sgd, stream
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Examples, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@inproceedings{fallah2020personalized,
@@ -45,19 +46,19 @@ class PerFedAvg(Method):
     stays = "nothing"
 
     variant: Literal["fo", "hf"] = "fo"
-    """fo: the Hessian is left out. hf: it is replaced by a difference of two gradients."""
+    """fo: the Hessian is left out. hf: it is approximated by a difference of two gradients."""
     alpha: NonNegative = 0.01
-    """α: rate of the step with which a client adapts the model; 0 is FedAvg."""
+    """α: rate of the step by which a client adapts the model; 0 is FedAvg."""
     steps: Whole = 0
     """τ: local steps in a round; 0: as many batches as the run's epochs have. The paper takes 10."""
     adapt_steps: Whole = 1
-    """Steps of rate α, on one batch of training rows each, before a client uses the model."""
+    """Steps of rate α, on one batch each, before a client uses the model."""
     delta: Positive = 0.001
-    """δ: how far apart the two gradients of hf are taken."""
+    """δ: half the distance between the two gradients of hf."""
     relative: bool = True
     """δ along the unit vector v / ‖v‖. False: along v itself, as printed."""
     weighting: Literal["equal", "size"] = "equal"
-    """equal: the plain mean of the answers, as in the paper. size: weighted by n_k."""
+    """Weights in the mean. equal: all replies alike, as in the paper. size: by n_k."""
 
     matters = {"delta": {"variant": "hf", "alpha": 0.1}, "relative": {"variant": "hf", "alpha": 0.1}}
 
@@ -84,10 +85,7 @@ class PerFedAvg(Method):
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         weights = replies.weights_by(self.weighting)
-        return {
-            "model": average(replies.body[0], weights),
-            "share": shares(len(state["share"]), replies.ids, weights),
-        }
+        return averaged(len(state["share"]), replies.ids, weights, model=replies.body[0])
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         if not self.adapt_steps:
@@ -96,13 +94,12 @@ class PerFedAvg(Method):
         return sgd(plain, message.shared[0], steps=self.adapt_steps, lr=self.alpha, first_epoch=OTHER_EPOCHS)
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
     def _batches(self, client: Client, number: int) -> Iterator[Examples]:
         return stream(client, steps=self.steps or None, first_epoch=number * OTHER_EPOCHS)
 
-    def _curvature(self, client: Client, w: Tensor, v: Tensor, rows: Examples) -> Tensor:
+    def _curvature(self, client: Client, w: Tensor, v: Tensor, batch: Examples) -> Tensor:
         """∇²f_i(w; D'') v, as a difference of gradients at w ± δv."""
         delta = self.delta / max(float(v.norm()), 1e-12) if self.relative else self.delta
-        return (slope(client.net, w + delta * v, rows) - slope(client.net, w - delta * v, rows)) / (2 * delta)
+        return (slope(client.net, w + delta * v, batch) - slope(client.net, w - delta * v, batch)) / (2 * delta)

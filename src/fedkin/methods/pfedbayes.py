@@ -3,10 +3,9 @@ Zhang, Li, Li, Guo, Shao. ICML 2022.
 
 | symbol | here |
 |---|---|
-| w(θ) | the global Gaussian: state "model" (means, and buffers) and "rho" |
+| w(θ) | the global Gaussian: state "model" (means and buffers) and "rho" |
 | q_i(θ) | the client's Gaussian: client state "model" and "rho" |
 | F_i(w) = min_q E_q[−log p(D_i | θ)] + ζ KL(q ‖ w) | the client's objective |
-| σ = softplus(ρ) | maths.gaussian |
 | ζ | zeta |
 | η₁, η₂ | adam_lr |
 | R | the run's epochs, in batches |
@@ -35,7 +34,7 @@ from torch.nn import functional as F
 from fedkin.bounds import Count, NonNegative, Whole
 from fedkin.client.steps import slope
 from fedkin.client.training import stream
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@inproceedings{zhang2022personalized,
@@ -65,13 +64,13 @@ class PFedBayes(Method):
     keep_adam: bool = True
     """Clients keep Adam's moments between rounds. False: Adam starts anew in each round."""
     noise: NonNegative = 1.0
-    """Standard deviation of the noise that is scaled by σ when weights are drawn; 0: the network of the means."""
+    """Standard deviation of the noise that is multiplied by σ when weights are drawn; 0: the means alone."""
     beta: NonNegative = 1.0
-    """β: how far the server moves to the mean of the answers; 1: all the way."""
+    """β: step of the server towards the mean of the replies; 1: all the way."""
     samples: Whole = 0
-    """Networks drawn from q_i whose probabilities are averaged in use; 0: the network of the means."""
+    """Number of networks drawn from q_i for a prediction, whose probabilities are averaged; 0: the means alone."""
     weighting: Literal["equal", "size"] = "equal"
-    """equal: the plain mean of the answers, as in the paper. size: weighted by n_k."""
+    """Weights in the mean. equal: all replies alike, as in the paper. size: by n_k."""
 
     # ---- server
     def init(self, fed: Server) -> State:
@@ -86,11 +85,8 @@ class PFedBayes(Method):
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         weights = replies.weights_by(self.weighting)
-        new = {
-            "model": average(replies.body[0], weights),
-            "rho": average(replies.body[1], weights),  # the mean of ρ, which is not the ρ of the mean σ
-            "share": shares(len(state["share"]), replies.ids, weights),
-        }
+        mean, rho = replies.body  # the mean of ρ is not the ρ of the mean σ
+        new = averaged(len(state["share"]), replies.ids, weights, model=mean, rho=rho)
         return {name: (1 - self.beta) * state[name] + self.beta * value for name, value in new.items()}
 
     # ---- client
@@ -105,15 +101,13 @@ class PFedBayes(Method):
         theirs = _adam([their_mean, their_rho], self.adam_lr, client.state.get("their_adam"))
         zeta = self.zeta / ceil(len(client.data.y) / client.training.batch_size)
         generator = torch.Generator().manual_seed(client.seed)
-        for rows in stream(client):
+        for batch in stream(client):
             for _ in range(self.updates):
                 noise = self.noise * torch.randn(count, generator=generator)
-                likelihood = len(rows.y) * slope(net, mean + F.softplus(rho) * noise, rows)  # a sum over the batch
-                regularizer_gradient = kl_gradient(mean, rho, their_mean, their_rho)
-                mean.grad = likelihood + zeta * regularizer_gradient[0]
-                rho.grad = (
-                    likelihood * noise * torch.sigmoid(rho) + zeta * regularizer_gradient[1]
-                )  # through σ = softplus(ρ)
+                likelihood = len(batch.y) * slope(net, mean + F.softplus(rho) * noise, batch)  # a sum over the batch
+                pull = kl_gradient(mean, rho, their_mean, their_rho)
+                mean.grad = likelihood + zeta * pull[0]
+                rho.grad = likelihood * noise * torch.sigmoid(rho) + zeta * pull[1]  # through σ = softplus(ρ)
                 own.step()
             push = kl_gradient_other(mean, rho, their_mean, their_rho)
             their_mean.grad, their_rho.grad = zeta * push[0], zeta * push[1]
@@ -126,26 +120,25 @@ class PFedBayes(Method):
         return Reply(state, (torch.cat([their_mean, buffers]), their_rho.detach()))
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
-        row, rho = self._own(client, message)
+        mean, rho = self._own(client, message)
         if not self.samples:
-            return row
+            return mean
         generator = torch.Generator().manual_seed(client.seed)
-        drawn = row.repeat(self.samples, 1)
+        drawn = mean.repeat(self.samples, 1)
         drawn[:, : len(rho)] += self.noise * F.softplus(rho) * torch.randn(self.samples, len(rho), generator=generator)
         return {"models": drawn}
 
     def predict(self, client: Client, personal: Model, x: Tensor) -> Tensor:
         total: Tensor | None = None
-        for row in [personal] if isinstance(personal, Tensor) else personal["models"]:
-            client.net.load(row)
+        for vector in [personal] if isinstance(personal, Tensor) else personal["models"]:
+            client.net.load(vector)
             scores = F.log_softmax(client.net(x), 1)
             total = scores if total is None else torch.logaddexp(total, scores)
         assert total is not None
-        return total  # the mean of the probabilities, but for a constant
+        return total  # the mean of the probabilities up to a constant
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
     def _own(self, client: Client, message: Message) -> tuple[Tensor, Tensor]:
         """q_i; a newcomer's is the received w."""

@@ -4,12 +4,12 @@ Ye, Ni, Wu, Chen, Wang. ICML 2023.
 | symbol | here |
 |---|---|
 | A, row i | state "graph": min over the simplex of λ_g ‖a − p‖² − Σ_j a_j cos(Δ_i, Δ_j) |
-| p_j, Δ_j | share of the rows; w_j less the initial model |
+| p_j, Δ_j | client j's share of all examples; w_j minus the initial model |
 | θ̃_i = Σ_j a_ij w_j | what is sent to client i |
 | λ_g (alpha in the code), λ | graph_lam, lam |
 
-The row is the projection of p + cos/(2λ_g) onto the simplex. Locally F_i(w) − λ cos(w, θ̃_i) is minimized; the authors'
-code adds + λ cos, which pushes away: `official_sign`.
+Row i is the projection of p + cos/(2λ_g) onto the simplex. Clients minimize F_i(w) − λ cos(w, θ̃_i); the authors' code
+adds + λ cos, which pushes away from θ̃_i: `official_sign`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class PFedGraph(Method):
     stays = "nothing"
 
     graph_lam: Positive = 0.8
-    """λ_g: how near rows of the graph keep to the clients' shares; large: FedAvg, small: each alone."""
+    """λ_g: how close the rows of the graph stay to p. A large value gives FedAvg, a small one Local."""
     lam: NonNegative = 0.01
     """λ: weight of the cosine to the received model in local training."""
     official_sign: bool = False
-    """The cosine with the sign of the authors' code."""
+    """Use the sign of the cosine in the authors' code."""
 
     matters = {"official_sign": {"lam": 1.0}, "lam": {"lam": 1.0}}
 
@@ -81,7 +81,7 @@ class PFedGraph(Method):
         share = share / share.sum()
         rows = on_simplex(share + similarity / (2 * self.graph_lam))  # row i of the graph
         graph = torch.zeros_like(state["graph"])
-        graph[:, ids] = torch.from_numpy(share).float()  # who was never heard gets the mean of those who were
+        graph[:, ids] = torch.from_numpy(share).float()  # a client never heard gets the mean of those heard
         graph[ids[:, None], ids] = torch.from_numpy(np.ascontiguousarray(rows)).float()
         return {**state, "models": models, "known": known, "graph": graph}
 

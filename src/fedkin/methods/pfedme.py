@@ -10,10 +10,10 @@ T. Dinh, Tran, Nguyen. NeurIPS 2020.
 | K, η_p | inner_steps, inner_lr: gradient steps on the envelope's inner problem |
 | R, η | local_rounds, the run's lr |
 | β | beta |
-| S^t | state "round" and "seed" draw who is averaged |
+| S^t | drawn from state "round" and "seed" |
 
-All clients work in every round and S^t only says who is averaged (`everyone`); those outside S^t send nothing back.
-Deviations: no momentum; the authors' hidden weight decay of 0.001 in the inner problem is the run's weight_decay.
+All clients work in every round, and S^t only says who is averaged (`everyone`); clients outside S^t send nothing back.
+Deviations: no momentum; the authors' undocumented weight decay of 0.001 in the inner problem is the run's weight_decay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 from fedkin.bounds import Count, NonNegative, Whole
 from fedkin.client.steps import slope
 from fedkin.client.training import stream
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import average, same_for_all, shares
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, round_half_up
 
 CITATION = r"""@inproceedings{dinh2020personalized,
@@ -48,21 +48,22 @@ class PFedMe(Method):
     stays = "personal model"
 
     lam: NonNegative = 15.0
-    """λ: how strongly personal models are held at the global one."""
+    """λ: strength of the pull of personal models to the global one."""
     inner_steps: Count = 5
     """K: gradient steps on the inner problem, all on the same batch."""
     inner_lr: NonNegative = 0.05
-    """η_p: their rate; inner_lr · lam should stay below 1."""
+    """η_p: rate of the inner steps; inner_lr · lam should stay below 1."""
     local_rounds: Whole = 0
-    """R: batches in a round; 0: as many as the run's epochs have. The paper takes 20."""
+    """R: batches per round; 0: as many as the run's epochs have. The paper takes 20."""
     beta: NonNegative = 1.0
-    """β: how far the server moves to the mean of the answers; 1: all the way."""
+    """β: step of the server towards the mean of the replies; 1: all the way."""
     warm_start: bool = True
-    """θ goes on from the last batch's, as in the authors' code. False: it starts at w_i for every batch."""
+    """θ continues from the last batch, as in the authors' code. False: it starts at w_i for every batch."""
     everyone: bool = True
-    """All clients work in every round, and the run's participation says how many are averaged. False: only those."""
+    """All clients work in every round, and the run's participation is the fraction that is averaged. False: only that
+    fraction works."""
     weighting: Literal["equal", "size"] = "equal"
-    """equal: the plain mean of the answers, as in the paper. size: weighted by n_k, as in the authors' code."""
+    """Weights in the mean. equal: all replies alike, as in the paper. size: by n_k, as in the authors' code."""
 
     matters = {"everyone": {"settings": {"participation": 0.5}}}
 
@@ -70,7 +71,7 @@ class PFedMe(Method):
         if fed.training.lr * self.lam >= 2:
             raise ValueError(
                 f"lr={fed.training.lr} times lam={self.lam} is {fed.training.lr * self.lam:.3g}: from 2 on the models "
-                f"swing apart. Take lr of at most {1 / self.lam:.3g}."
+                f"diverge. Take lr of at most {1 / self.lam:.3g}."
             )
         return {
             "model": fed.initial(0),
@@ -87,7 +88,8 @@ class PFedMe(Method):
         counted = torch.zeros(len(ids), dtype=torch.bool)  # S^t
         count = max(1, round_half_up(state["participation"] * len(ids)))
         rng = np.random.default_rng([state["seed"], state["round"], 0x3E])
-        counted[torch.from_numpy(rng.choice(len(ids), size=count, replace=False))] = True
+        drawn = torch.from_numpy(rng.choice(len(ids), size=count, replace=False))
+        counted[ids.argsort()[drawn]] = True  # among the ids in order, whatever the order of those asked
         return Message(shared=(state["model"],), own=(counted,))
 
     @ragged
@@ -98,26 +100,26 @@ class PFedMe(Method):
         w = message.shared[0][:parameters].clone()
         theta = w.clone()
         decay = client.training.weight_decay
-        for rows in stream(client, steps=self.local_rounds or None):
+        for batch in stream(client, steps=self.local_rounds or None):
             if not self.warm_start:
                 theta = w.clone()
             for _ in range(self.inner_steps):
-                gradient = slope(net, theta, rows) + self.lam * (theta - w) + decay * theta
+                gradient = slope(net, theta, batch) + self.lam * (theta - w) + decay * theta
                 theta = theta - self.inner_lr * gradient
             w = w - client.training.lr * self.lam * (w - theta)  # ∇F_i(w) = λ(w − θ)
         buffers = net.flat[parameters:]
         counted = message.own[0]
-        answer = torch.cat([w, buffers]) if counted else torch.empty(0)
-        return Reply({"theta": torch.cat([theta, buffers])}, (answer,))
+        reply = torch.cat([w, buffers]) if counted else torch.empty(0)
+        return Reply({"theta": torch.cat([theta, buffers])}, (reply,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         state = {**state, "round": state["round"] + 1}
-        there = [place for place, answer in enumerate(replies.body[0]) if len(answer)]
+        there = [index for index, reply in enumerate(replies.body[0]) if len(reply)]
         if not there:
             return state
         weights = replies.n[there].double() if self.weighting == "size" else torch.ones(len(there)).double()
         weights = (weights / weights.sum()).float()
-        mean = average(torch.stack([replies.body[0][place] for place in there]), weights)
+        mean = average(torch.stack([replies.body[0][index] for index in there]), weights)
         share = shares(len(state["share"]), replies.ids[there], weights)
         return {
             **state,
@@ -133,5 +135,4 @@ class PFedMe(Method):
         return message.shared[0]
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])

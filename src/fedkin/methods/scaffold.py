@@ -11,9 +11,9 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. ICML 2020.
 | η_g | server_lr |
 | η_l, K | the run's lr, and its epochs in steps |
 
-Control variates cover the trainable numbers only; buffers of batch norm are averaged. With the run's momentum, K of
-option II is the sum of what the steps' gradients count (it is K without), so that c_i stays a mean of gradients.
-A lost reply loses its Δc_i: from then on c differs from the mean of the c_i, as it would in the paper's protocol.
+Control variates cover the trained parameters only; buffers of batch norm are averaged. With the run's momentum, option
+II divides by the total weight of the steps' gradients instead of K, so that c_i stays a mean of gradients. When a reply
+is lost, so is its Δc_i, and c no longer equals the mean of the c_i; the paper's protocol has the same effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 from fedkin.bounds import Positive
 from fedkin.client.evaluate import gradient
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import average, same_for_all, shares
 from fedkin.maths.steps import accumulation, local_steps, step_towards
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
@@ -49,11 +49,12 @@ class Scaffold(Method):
     stays = "control variate"
 
     server_lr: Positive = 1.0
-    """How far the server goes towards the mean of the replies (η_g); 1: all the way."""
+    """η_g: step of the server towards the mean of the replies; 1: all the way."""
     option: Literal["II", "I"] = "II"
-    """How a client renews c_i. II: from the way it went. I: the gradient over all its rows at x, one more pass."""
+    """How a client updates c_i. II: from the distance it moved. I: from the gradient on all its examples at x, which
+    costs one more pass."""
     weighting: Literal["equal", "size"] = "equal"
-    """equal: every client counts the same, as in the paper. size: by n_i, the objective of FedAvg."""
+    """Weights in the mean. equal: all clients alike, as in the paper. size: by n_i, the objective of FedAvg."""
 
     def init(self, fed: Server) -> State:
         alike = self.weighting == "equal"
@@ -63,6 +64,9 @@ class Scaffold(Method):
             "part": fed.equal_shares() if alike else (fed.n.double() / fed.n.sum()).float(),
             "share": fed.equal_shares(),
         }
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        return ["scaffold: control variates are zero in round 1. Take at least 2 rounds."] if rounds < 2 else []
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"], state["control"]))
@@ -95,8 +99,7 @@ class Scaffold(Method):
         return message.shared[0]
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
     def describe(self, state: State) -> dict[str, float]:
         return {"control_norm": float(state["control"].norm())}

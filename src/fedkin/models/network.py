@@ -155,8 +155,8 @@ class Network:
         """Another module of the same architecture as a vector; frozen parameters are this network's."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         out = self.layout.flatten({name: value.detach() for name, value in tensors.items()})
-        start, stop = self.layout.parameters, self.layout.parameters + self.layout.frozen
-        out[start:stop] = self.initial[start:stop]
+        held = slice(self.layout.parameters, self.layout.parameters + self.layout.frozen)
+        out[held] = self.initial[held]
         return out
 
     def pieces(self, flat: Tensor) -> list[Tensor]:

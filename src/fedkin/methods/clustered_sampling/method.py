@@ -3,9 +3,9 @@ Fraboni, Vidal, Kameni, Lorenzi. ICML 2021.
 
 | symbol | here |
 |---|---|
-| m, W_k, r_{k,i} | the run's participation times the clients there; rows of the urns |
-| p_i | fed.n of the clients that are there, divided by their sum |
-| θ^{t+1} = (1/m) Σ_k θ_{l_k} | merge: the plain mean, a client drawn twice counts twice |
+| m, W_k, r_{k,i} | number of clients drawn; the urns; their rows |
+| p_i | fed.n of the clients present, divided by their sum |
+| θ^{t+1} = (1/m) Σ_k θ_{l_k} | merge: the plain mean; a client drawn twice counts twice |
 | G_i | state "updates": θ_i − θ of the client's last round, 0 before |
 
 `clustered-sampling` is algorithm 1 (urns by size), `clustered-sampling-2` algorithm 2 (urns by similarity).
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedkin.bounds import NonNegative
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.methods.clustered_sampling.urns import by_similarity, by_size, distances
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, round_half_up
 
@@ -42,12 +42,12 @@ class ClusteredSampling(Method):
     stays = "nothing"
 
     urns: Literal["size", "similarity"] = "size"
-    """How clients are put into urns: by their numbers of rows (algorithm 1), or those of like updates together
-    (algorithm 2)."""
+    """How clients are put into urns. size: by number of examples (algorithm 1). similarity: clients with similar
+    updates together (algorithm 2)."""
     distance: Literal["arccos", "L1", "L2"] = "arccos"
-    """Between updates, in algorithm 2."""
+    """Distance between updates in algorithm 2."""
     mu: NonNegative = 0.0
-    """Strength of FedProx's term in local training; 0: FedAvg."""
+    """Strength of FedProx's proximal term; 0: FedAvg."""
 
     matters = {"distance": {"urns": "similarity"}}
 
@@ -74,15 +74,11 @@ class ClusteredSampling(Method):
         return Message(shared=(state["model"],))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        rows: Tensor = replies.body[0]
-        weights = torch.full((len(rows),), 1 / len(rows))
-        new: State = {
-            "model": average(rows, weights),
-            "share": shares(len(state["share"]), replies.ids, weights),
-        }
+        trained: Tensor = replies.body[0]
+        new: State = averaged(len(state["share"]), replies.ids, replies.weights_by("equal"), model=trained)
         if self.urns == "similarity":
             updates = state["updates"].clone()
-            updates[replies.ids] = (rows - sent.shared[0])[:, : updates.shape[1]]
+            updates[replies.ids] = (trained - sent.shared[0])[:, : updates.shape[1]]
             new["updates"] = updates
         return new
 
@@ -90,17 +86,15 @@ class ClusteredSampling(Method):
     def local(self, client: Client, message: Message) -> Reply:
         start = message.shared[0]
         anchor = start[: client.net.layout.parameters]
-        return Reply(
-            {}, (sgd(client, start, regularizer_gradient=(lambda w: self.mu * (w - anchor)) if self.mu else None),)
-        )
+        proximal = (lambda w: self.mu * (w - anchor)) if self.mu else None
+        return Reply({}, (sgd(client, start, regularizer_gradient=proximal),))
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return message.shared[0]
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
     def describe(self, state: State) -> dict[str, Any]:
         return {"distinct": int((state["share"] > 0).sum())}

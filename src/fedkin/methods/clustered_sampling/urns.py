@@ -1,5 +1,5 @@
-"""Clustered sampling: urns [urns, clients] to draw one client from each, so that every client's expected share in the
-mean of those drawn is its weight. Rows sum to 1, columns to (number of urns) · weight."""
+"""Urns of clustered sampling: a matrix [urns, clients] of probabilities. One client is drawn from each urn, and the
+expected share of every client in the mean is its weight: rows sum to 1, columns to (number of urns) · weight."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from fedkin.maths.kmeans import gram, squared_distances
 
 Floats = NDArray[np.float64]
 Distance = Literal["arccos", "L1", "L2"]
-ENOUGH = 1e-12  # less room than this in an urn is none
+ENOUGH = 1e-12  # an urn with less room than this is full
 
 
 def by_size(weights: Floats, urns: int) -> Floats:
-    """Algorithm 1: clients in order of decreasing weight poured into one urn after the other."""
+    """Algorithm 1: clients fill one urn after the other, in order of decreasing weight."""
     return _poured(np.zeros((urns, len(weights))), urns * weights, np.argsort(-weights, kind="stable"))
 
 
 def by_similarity(weights: Floats, urns: int, apart: Floats) -> Floats:
-    """Algorithm 2: urns of clients that are alike, from Ward's tree of their distances.
+    """Algorithm 2: urns of similar clients, from Ward's tree of their distances.
 
-    A client whose weight fills urns by itself gets those first; without that its expected share would be too small.
+    A client whose weight fills whole urns gets these first; otherwise its expected share would be too small.
     """
     left = urns * weights
     whole = np.floor(left + ENOUGH).astype(int)
@@ -51,10 +51,10 @@ def by_similarity(weights: Floats, urns: int, apart: Floats) -> Floats:
 
 
 def _groups(left: Floats, free: int, apart: Floats) -> list[NDArray[np.int64]]:
-    """The coarsest cut of the tree in which no group is more than an urn, at least `free` groups, heaviest first."""
+    """The coarsest cut of the tree with at least `free` groups, none of them more than an urn; heaviest group first."""
     if len(left) == 1:
         return [np.array([0])]
-    # the condensed form: scipy takes a square matrix for observations
+    # in condensed form: scipy takes a square matrix for observations
     cuts = cut_tree(linkage(squareform(apart, checks=False), "ward"))
     for count in range(min(free, len(left)), len(left) + 1):
         label = cuts[:, len(left) - count]
@@ -65,7 +65,7 @@ def _groups(left: Floats, free: int, apart: Floats) -> list[NDArray[np.int64]]:
 
 
 def _poured(urns: Floats, amounts: Floats, order: NDArray[np.intp]) -> Floats:
-    """The amounts of the clients in `order`, filled into what room there is, urn after urn."""
+    """The amounts of the clients in `order`, poured into the free room, urn after urn."""
     room = 1 - urns.sum(1)
     urn = 0
     for client in order:
@@ -77,14 +77,14 @@ def _poured(urns: Floats, amounts: Floats, order: NDArray[np.intp]) -> Floats:
             left -= taken
             if room[urn] <= ENOUGH:
                 urn += 1
-    out: Floats = urns / urns.sum(1, keepdims=True)  # of rounding
+    out: Floats = urns / urns.sum(1, keepdims=True)  # correct for rounding
     return out
 
 
-def distances(rows: Tensor, how: Distance) -> Floats:
-    """Between all pairs of float32 rows; the angle to a row of zeros is a right one."""
+def distances(updates: Tensor, how: Distance) -> Floats:
+    """Distances between all pairs of float32 updates; an update of zero is at a right angle to all others."""
     if how == "L1":
-        return np.stack([(rows - row).abs().sum(1, dtype=torch.float64).numpy() for row in rows])
-    products = gram(rows)
+        return np.stack([(updates - one).abs().sum(1, dtype=torch.float64).numpy() for one in updates])
+    products = gram(updates)
     out: Floats = np.arccos(cosine(products)) if how == "arccos" else np.sqrt(squared_distances(products))
     return out

@@ -5,7 +5,7 @@ Shamsian, Navon, Fetaya, Chechik. ICML 2021.
 |---|---|
 | h(·; φ), v_i | state "net", row i of state "embeddings" |
 | θ_i = h(v_i; φ) | what is sent to client i |
-| Δθ_i = θ̃_i − θ_i, here with the other sign | replies.body[0] |
+| Δθ_i = θ̃_i − θ_i, here with the opposite sign | replies.body[0] |
 | K, η | inner_steps (0: the run's epochs), the run's lr |
 | α | server_lr, server_momentum, server_decay |
 
@@ -47,16 +47,16 @@ class PFedHN(Method):
     stays = "batch norm's buffers; with personal_head the head"
 
     personal_head: bool = False
-    """pFedHN-PC: the hypernetwork makes the body alone; each client trains and keeps a head of its own."""
+    """pFedHN-PC: the hypernetwork makes the body alone; each client trains and keeps its own head."""
     inner_steps: Whole = 0
-    """K: batches of a client's local training; the paper takes 50. 0: as many epochs as the run says."""
+    """K: batches of local training; 50 in the paper. 0: the run's epochs."""
     server_lr: Positive = 0.1
     """α: learning rate of the hypernetwork and the embeddings. The authors take 0.01 for one client per round and 5000
     rounds; the mean over many replies bears a larger step."""
     server_momentum: FractionBelow1 = 0.9
-    """Its momentum."""
+    """Momentum of the server."""
     server_decay: NonNegative = 1e-3
-    """Its weight decay."""
+    """Weight decay of the server."""
     clip: Positive = 50.0
     """Largest norm of the gradient of hypernetwork and embeddings together."""
     inner_clip: Positive = 50.0
@@ -64,9 +64,9 @@ class PFedHN(Method):
     embedding: Whole = 0
     """Size of v_i; 0: 1 + N/4, as in the authors' code."""
     hidden: Count = 100
-    """Width of the hypernetwork, whose size is about so many times the model's."""
+    """Width of the hypernetwork. It has about this many times as many parameters as the model."""
     depth: Whole = 3
-    """Its hidden-to-hidden layers."""
+    """Number of hidden-to-hidden layers of the hypernetwork."""
     step: Literal["mean", "sum", "each"] = "mean"
     """Server step of a round with several replies: one along the mean of their gradients, one along the sum, or one
     per reply in order of client ids."""

@@ -1,4 +1,4 @@
-"""Graphs between clients that are learned or given, rather than computed."""
+"""The graph between clients: its strongest edges, and a graph that is learned."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def strongest(weights: Floats, count: int, sources: Flags | None = None) -> Floa
 
 
 def constructed(target: Floats, *, steps: int, lr: float, seed: int, one_way: bool, width: int = 40) -> Floats:
-    """Non-negative edges between nodes from two embeddings of each (MTGNN's graph constructor), fitted to `target`.
+    """Non-negative edges between nodes from two embeddings per node (MTGNN's graph constructor), fitted to `target`.
 
-    The error is that between rows scaled to length 1. `one_way`: the constructor's antisymmetric form, in which at most
-    one of i→j and j→i exists, fitted by SGD; otherwise a plain product, fitted by Adam.
+    The error compares rows scaled to length 1. `one_way`: the constructor's antisymmetric form, in which at most one of
+    i→j and j→i exists, fitted by SGD. Otherwise a plain product, fitted by Adam.
     """
     generator = torch.Generator().manual_seed(seed)
     count = len(target)

@@ -50,30 +50,32 @@ class SFL(Method):
     stays = "nothing"
 
     learned: bool = False
-    """SFL*: a learned graph is blended into the other one."""
+    """SFL*: blend a learned graph into the other one."""
     propagations: Whole = 3
-    """L: steps along the edges."""
+    """L: number of steps along the edges."""
     server_step: Fraction = 1.0
-    """How far models move to their neighbors' mean: 0 leaves each alone."""
+    """How far models move towards the mean of their neighbors; 0: not at all."""
     pull_personal: NonNegative = 0.3
-    """Strength of the pull to the personal model u_i in local training."""
+    """λ: strength of the proximal term around the personal model u_i."""
     pull_global: NonNegative = 0.3
-    """Strength of the pull to the read-out g."""
+    """λ: strength of the proximal term around the read-out g."""
     neighbors: Count = 30
-    """Edges kept in each row, the own one included."""
+    """Number of edges kept per client, its own included."""
     average: Literal["round", "last"] = "round"
     """Models that flow along the graph: this round's replies, or the last model of every client heard so far."""
     groups: tuple[int, ...] = ()
-    """A known group of each client: those of one group are linked (an oracle; the paper links by labels or by a sensor
-    network). Empty: cosines of the clients' changes since the initial model, negative ones as 0."""
+    """The known group of each client: members of a group are linked. An oracle; the paper links by labels or by a
+    sensor network. Empty: edges are the cosines of the clients' changes since the initial model, with 0 for negative
+    ones."""
     blend: Fraction = 0.05
-    """Share of the learned graph."""
+    """β: weight of the learned graph."""
     learn_steps: Whole = 50
-    """Steps in which a graph is learned, anew in each round; the authors' code takes 10."""
+    """Steps in which the graph is learned, anew in each round; 10 in the authors' code."""
     learn_rate: Positive = 0.05
-    """Their learning rate."""
+    """Learning rate of these steps."""
     official_compat: bool = False
-    """As the authors' code does it: training from g without any pull, and learned edges that grow with distance."""
+    """Behave as the authors' code: training from g without proximal terms, and learned edges that grow with
+    distance."""
 
     matters = {
         "neighbors": {"neighbors": 2},
