@@ -9,6 +9,8 @@ import pytest
 
 from fedkin.methods import METHODS
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory):

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import SMALL
 
+pytestmark = pytest.mark.processes
+
 
 def python(*words: str, cwd, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **environment}

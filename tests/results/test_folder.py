@@ -25,6 +25,8 @@ from fedkin.results.folder import (
     remove_run,
 )
 
+pytestmark = pytest.mark.processes
+
 
 def tree(folder: Path) -> dict[str, bytes | None]:
     """Everything below a folder, with its content."""

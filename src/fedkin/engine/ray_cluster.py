@@ -23,7 +23,7 @@ from torch import nn
 import fedkin
 from fedkin.engine.runner import RunSpec
 
-START_LIMIT = 120.0  # seconds in which a cluster or a worker must have started
+START_LIMIT = 600.0  # seconds to start a cluster or a worker; on a busy machine it can take minutes
 
 _idle: list[Any] | None = None
 
@@ -128,7 +128,9 @@ def on_loopback() -> Iterator[None]:
 def ray_module() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns of a change to come
-    os.environ.setdefault("RAY_agent_register_timeout_ms", str(int(1000 * START_LIMIT)))  # on a busy machine it is slow
+    # Ray gives up on its own processes after 30 or 60 s; on a busy machine they take longer to start
+    os.environ.setdefault("RAY_agent_register_timeout_ms", str(int(1000 * START_LIMIT)))
+    os.environ.setdefault("RAY_worker_register_timeout_seconds", str(int(START_LIMIT)))
     try:
         import ray
     except ImportError as error:

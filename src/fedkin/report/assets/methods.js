@@ -102,7 +102,8 @@ function clusterPanel(content, method, round) {
     federation = federationOf(method),
     rounds = method.runs[0].rounds,
     n = federation.names.length;
-  const last = history.at(-1)[1];
+  // sort by the last grouping that is one: not all together, not all alone
+  const last = (history.findLast(([, names]) => new Set(names).size > 1 && new Set(names).size < n) || history.at(-1))[1];
   const order = [...Array(n).keys()].sort(
     (a, b) => (last[a] ?? 1e6) - (last[b] ?? 1e6) || (federation.kin?.[a] ?? 0) - (federation.kin?.[b] ?? 0) || a - b,
   );

@@ -91,9 +91,9 @@ function similarity(federation) {
   for (let i = 0; i < n; i++)
     for (let j = 0; j < n; j++)
       table[i * n + j] = 1 - shares[i].reduce((sum, p, k) => sum + Math.abs(p - shares[j][k]), 0) / 2;
-  const alike = (i, j) => table[i * n + j];
-  similarityCache.set(federation, alike);
-  return alike;
+  const similar = (i, j) => table[i * n + j];
+  similarityCache.set(federation, similar);
+  return similar;
 }
 const mainLabel = (labels) => labels.indexOf(Math.max(...labels));
 
@@ -151,8 +151,8 @@ function kinship(method, frame, part) {
   const federation = federationOf(method),
     weight = weightsOf(method, frame, part),
     n = weight.size;
-  const alike = federation.kin ? (i, j) => (federation.kin[i] === federation.kin[j] ? 1 : 0) : similarity(federation);
-  if (!alike) return null;
+  const similar = federation.kin ? (i, j) => (federation.kin[i] === federation.kin[j] ? 1 : 0) : similarity(federation);
+  if (!similar) return null;
   let borrowed = 0,
     kin = 0,
     chance = 0;
@@ -160,7 +160,7 @@ function kinship(method, frame, part) {
     for (let j = 0; j < n; j++)
       if (i !== j) {
         const w = weight(i, j),
-          a = alike(i, j);
+          a = similar(i, j);
         borrowed += w;
         kin += w * a;
         chance += a;
@@ -248,11 +248,11 @@ function positions(method, frame, part) {
     cache = positionCache.get(method) || new Map();
   positionCache.set(method, cache);
   if (state.layout === "labels") {
-    const alike = similarity(federationOf(method));
-    if (alike && !cache.has("labels")) {
+    const similar = similarity(federationOf(method));
+    if (similar && !cache.has("labels")) {
       const links = [];
       for (let i = 0; i < n; i++)
-        for (let j = i + 1; j < n; j++) if (alike(i, j) > 0.05) links.push([i, j, alike(i, j) ** 2 / Math.sqrt(n)]);
+        for (let j = i + 1; j < n; j++) if (similar(i, j) > 0.05) links.push([i, j, similar(i, j) ** 2 / Math.sqrt(n)]);
       cache.set("labels", relaxed(spiral(n), links, 220));
     }
     return cache.get("labels") || spiral(n);
@@ -451,14 +451,14 @@ function drawMatrix(container, method, frame, part, round, graph) {
   return { from, most };
 }
 function matrixTip(federation, weight, i, j) {
-  const alike = similarity(federation),
+  const similar = similarity(federation),
     kin = federation.kin ? (federation.kin[i] === federation.kin[j] ? "same" : "different") : null;
   const what = i === j ? "keeps of its own model" : `takes from ${federation.names[j]}`;
   return [
     el("b", {}, federation.names[i]),
     rows([
       [what, percent(weight(i, j), 2)],
-      i !== j && alike && ["label similarity", percent(alike(i, j), 0)],
+      i !== j && similar && ["label similarity", percent(similar(i, j), 0)],
       i !== j && kin && ["hidden group", kin],
     ]),
   ];
@@ -467,11 +467,11 @@ function drawTruth(container, method, round) {
   const federation = federationOf(method),
     order = orderOf(method, round),
     n = order.length,
-    alike = similarity(federation);
+    similar = similarity(federation);
   const groups = federation.kin && state.truth !== "labels";
   const value = groups
     ? (i, j) => (federation.kin[order[i]] === federation.kin[order[j]] ? 0.75 : 0)
-    : (i, j) => alike(order[i], order[j]);
+    : (i, j) => similar(order[i], order[j]);
   const paint = (c) => (federation.kin && known(federation.kin[c]) ? color(federation.kin[c]) : NEUTRAL());
   heatMap(container, {
     rows: n,
@@ -486,7 +486,7 @@ function drawTruth(container, method, round) {
       return [
         el("b", {}, `${federation.names[a]} and ${federation.names[b]}`),
         rows([
-          alike && ["label similarity", percent(alike(a, b), 0)],
+          similar && ["label similarity", percent(similar(a, b), 0)],
           federation.kin && ["hidden groups", `${federation.kin[a]} and ${federation.kin[b]}`],
         ]),
       ];

@@ -1,12 +1,13 @@
 // The other sections: result, learning, who benefits, clients, costs, how it was made.
 
 // ---- result
+const wrappable = (name) => name.replaceAll(",", ",\u200b"); // a long name may wrap at its commas
 function renderResult() {
   const body = document.querySelector("#result .body"),
     reference = byName(DATA.reference),
     several = DATA.methods.length > 1;
   const columns = [
-    ["method", (m) => m.name, (m) => m.name.replaceAll(",", ",\u200b"), null], // a long name may wrap at its commas
+    ["method", (m) => m.name, (m) => wrappable(m.name), null],
     [
       "personal",
       (m) => headline(m, "personal"),
@@ -150,7 +151,7 @@ function tiles(reference) {
     tile(
       percent(headline(best, "personal")),
       DATA.methods.length > 1
-        ? `personal accuracy of ${best.name}, best of ${DATA.methods.length}`
+        ? `personal accuracy of ${wrappable(best.name)}, best of ${DATA.methods.length}`
         : "personal accuracy, mean over clients",
     ),
     gain.length
