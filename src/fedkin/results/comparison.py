@@ -45,6 +45,8 @@ class Line:
     bytes_per_round: float
     simulated_seconds: float
     wall_seconds: float
+    unmeasured: int = 0
+    """Clients that could not be measured after the last round, over all seeds: the means leave them out."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Comparison:
             out.append(
                 (
                     line.method,
-                    tables.with_spread(line.personal, line.personal_std),
+                    tables.with_spread(line.personal, line.personal_std)
+                    + (f" ({line.unmeasured} clients missing)" if line.unmeasured else ""),
                     tables.percent(line.received),
                     tables.percent(line.client_std),
                     tables.percent(line.worst_decile),
@@ -214,6 +217,7 @@ def _line(
         bytes_per_round=float(np.mean([(s["bytes_down"] + s["bytes_up"]) / s["rounds"] for s in summaries])),
         simulated_seconds=float(np.mean([s["simulated_seconds"]["total"] for s in summaries])),
         wall_seconds=wall,
+        unmeasured=sum(s.get("unmeasured", 0) for s in summaries),
     )
 
 
