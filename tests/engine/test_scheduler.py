@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedkin.engine import scheduler
-from fedkin.engine.runner import Outcome, RunSpec, Task
+from fedkin.engine.runner import Evaluation, Outcome, RunSpec, Task
 from fedkin.engine.scheduler import Line, Scheduler, WorkerDied
 from fedkin.protocol import Message
 
@@ -119,7 +119,8 @@ def test_without_a_limit_a_hanging_client_is_given_up_by_the_times_of_the_others
 def test_the_times_of_earlier_rounds_count_too(make):
     engine, world = make(workers=1, c0=30.0)
     engine.run(tasks(1), Message())
-    assert engine.allowed == 600
+    assert engine.allowed(tasks(1)[0]) == 600
+    assert engine.allowed(Evaluation(1, 0, 0, None)) == 3600, "of evaluations nothing is known yet"
     world.behavior = {1: 599.0}
     assert not engine.run(tasks(2), Message())[1].error
 

@@ -30,7 +30,8 @@ class Options:
     workers: Whole = 0
     """Worker processes; 0: one for each core. The results do not depend on it."""
     time_limit: NonNegative = 0.0
-    """Seconds to wait for a client's answer; 0: 20 times the longest so far, and at least a minute."""
+    """Seconds to wait for a client's answer; 0: 20 times the longest so far, at least a minute, and an hour before
+    there is any."""
     lost: FractionBelow1 = 0.0
     """Fraction of the replies that get lost on the way, at random: the same as --faults drop=…"""
     faults: str = ""

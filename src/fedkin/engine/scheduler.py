@@ -42,7 +42,7 @@ class Line:
 class Scheduler(ABC):
     def __init__(self, spec: RunSpec, time_limit: float | None) -> None:
         self.spec, self._limit = spec, time_limit
-        self._longest = 0.0
+        self._longest: dict[str, float] = {}  # by hook: training says nothing of how long an evaluation takes
         self._clock = Clock()
         self.lines: list[Line] = []
         """One for each worker."""
@@ -90,7 +90,7 @@ class Scheduler(ABC):
             for worker in busy:
                 if worker in ready:
                     self._collect(worker)
-                elif self._clock.now - self.lines[worker].since > self.allowed:
+                elif self._clock.now - self.lines[worker].since > self.allowed(self.lines[worker].work[0]):
                     self._time_out(worker)
         return [self._outcomes[w.position] for w in work]
 
@@ -109,16 +109,16 @@ class Scheduler(ABC):
         except WorkerDied as death:
             self._do_again(worker, death)
             return
-        line.work.popleft()
-        self._longest = max(self._longest, self._clock.now - line.since)
+        hook = line.work.popleft().hook
+        self._longest[hook] = max(self._longest.get(hook, 0.0), self._clock.now - line.since)
         line.since = self._clock.now
         self._outcomes[outcome.position] = outcome
 
     def _time_out(self, worker: int) -> None:
         work = self.lines[worker].work.popleft()
-        why = f"did not answer within {self.allowed:g} s"
+        why = f"did not answer within {self.allowed(work):g} s"
         if not self._limit:
-            why += f", {MULTIPLE:g} times the longest answer so far" if self._longest else ""
+            why += f", {MULTIPLE:g} times the longest answer so far" if work.hook in self._longest else ""
             why += " (set --time-limit to wait longer)"
         self._outcomes[work.position] = failed(work, why)
         self._do_again(worker, None)
@@ -136,16 +136,17 @@ class Scheduler(ABC):
         self._todo.extendleft(reversed(again))
         self.replace(worker)
 
-    @property
-    def allowed(self) -> float:
+    def allowed(self, work: Work) -> float:
         """Seconds that a client may take."""
         if self._limit:
             return self._limit
-        return max(AT_LEAST, MULTIPLE * self._longest) if self._longest else NOTHING_KNOWN
+        longest = self._longest.get(work.hook)
+        return NOTHING_KNOWN if longest is None else max(AT_LEAST, MULTIPLE * longest)
 
     def _patience(self, busy: Sequence[int]) -> float:
         """Seconds to wait before the next look at the clock."""
-        left = min(self.allowed - (self._clock.now - self.lines[worker].since) for worker in busy)
+        lines = [self.lines[worker] for worker in busy]
+        left = min(self.allowed(line.work[0]) - (self._clock.now - line.since) for line in lines)
         return max(0.01, min(LOOK_EVERY, left))
 
 

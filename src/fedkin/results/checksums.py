@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from fedkin.results.folder import is_own
-from fedkin.results.store import digest, digest_of, write_json
+from fedkin.results.store import digest, digest_of, sync, write_json
 
 NAME = "checksums.json"
 
@@ -20,6 +20,8 @@ def write(folder: Path) -> None:
     names = ["config.json", "history.jsonl", "summary.json"]
     if (folder / "models").is_dir():
         names += sorted(name for p in (folder / "models").iterdir() if is_own(name := f"models/{p.name}"))
+    for name in names:
+        sync(folder / name)
     files = {name: digest_of(folder / name) for name in names}
     write_json(folder / NAME, {"files": files, "digest": _signature(files)}, durable=True)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedkin.data.federation import Federation
 from fedkin.engine.loop import run
+from fedkin.engine.signals import stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.methods import method as by_name
 from fedkin.protocol import Method
@@ -120,6 +121,7 @@ def compare(
     summaries: dict[str, list[dict[str, Any]]] = {label: [] for label in methods}
     wall: dict[str, float] = dict.fromkeys(methods, 0.0)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(stoppable())
         if out is not None:
             stack.enter_context(Folder(out, "comparison"))
             if fresh:
