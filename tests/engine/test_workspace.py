@@ -117,3 +117,26 @@ def test_put_back_or_built_anew(damage):
         torch.set_num_threads(threads)
         torch.set_grad_enabled(True)
         torch.set_default_dtype(before)
+
+
+@dataclass(frozen=True)
+class Lends(FedAvg):
+    """Returns the network's own memory instead of a copy."""
+
+    def local(self, client, message):
+        reply = super().local(client, message)
+        client.net.load(reply.body[0])
+        return reply._replace(state={"last": client.net.flat, "parts": [client.net.trainable[:3]]},
+                              body=(client.net.flat,))  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_a_reply_in_the_networks_own_memory_is_not_overwritten(fed, engine, tmp_path):
+    from fedkin.results.store import load_state
+
+    settings = {"rounds": 2, "evaluate_every": 0, "engine": engine, "workers": 1, "model": network}
+    plain, lent = fedkin.run(FedAvg(), fed, **settings), fedkin.run(Lends(), fed, **settings, out=tmp_path)
+    assert torch.equal(plain.state["model"], lent.state["model"])
+    states = [load_state(path)["last"] for path in (tmp_path / "checkpoint").glob("client-*-000002-1.*")]
+    assert len(states) == 4
+    assert all(not torch.equal(a, b) for i, a in enumerate(states) for b in states[:i])

@@ -144,6 +144,7 @@ class ClientRunner:
             client = self._client(work, work.round)
             untouched = copied(message) if work.measure else message
             reply = _checked(getattr(self.spec.method, work.function)(client, message), work.function, work.fault)
+            reply = Reply(self._workspace.apart(reply.state), self._workspace.apart(reply.body))
             flops = self.net.cost
             scores, unmeasured = self._scores_before(work, client, untouched, reply) if work.measure else ({}, "")
             has_state = bool(reply.state or work.state)
@@ -178,7 +179,8 @@ class ClientRunner:
             if not made:
                 worker = client._replace(state=self._state(work))  # its work may write into what it is given
                 torch.default_generator.manual_seed(client.seed)
-                made.append(_checked(self.spec.method.local(worker, copied(message)), "local"))
+                reply = _checked(self.spec.method.local(worker, copied(message)), "local")
+                made.append(Reply(self._workspace.apart(reply.state), self._workspace.apart(reply.body)))
             return made[0]
 
         scores, personal = self._scores(work.client, client, message, trained)
@@ -235,7 +237,7 @@ class ClientRunner:
         tensors = self.net.layout.tensors(personal) if isinstance(personal, Tensor) else personal
         content = save({k: v.detach().contiguous().clone() for k, v in tensors.items()})
         name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
-        if not (folder / name).exists():
+        if not (folder / name).exists() or (folder / name).stat().st_size != len(content):
             write_bytes(folder / name, content)
         return name
 

@@ -44,6 +44,17 @@ class Workspace:
         self.net.cost = 0.0
         return self.net
 
+    def apart(self, value: Any) -> Any:
+        """The same value, with copies of what is stored in the network itself: the next use of it would change that."""
+        if isinstance(value, torch.Tensor):
+            inside = value.untyped_storage().data_ptr() == self.net.flat.untyped_storage().data_ptr()
+            return value.clone() if inside else value
+        if isinstance(value, dict):
+            return {k: self.apart(v) for k, v in value.items()}
+        if isinstance(value, tuple):
+            return tuple(self.apart(v) for v in value)
+        return [self.apart(v) for v in value] if isinstance(value, list) else value
+
 
 def _structure(net: Network) -> list[Any]:
     """What cannot be put back: which parts there are, their settings and hooks, and where their numbers are stored."""
