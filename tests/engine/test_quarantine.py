@@ -189,6 +189,21 @@ def test_numbers_that_grow_everywhere_are_nobodys_fault(fed):
     assert not list(fedkin.run(Grows(), fed, **SETTINGS).history.select("dropped"))
 
 
+def test_numbers_that_grow_beside_a_large_reply(fed):
+    """Leaving the reply out does not mend it: then everybody's replies count."""
+
+    @dataclass(frozen=True)
+    class Grows(Faulty):
+        def merge(self, state, sent, replies):
+            after = super().merge(state, sent, replies)
+            return {**after, "model": state["model"], "counter": torch.tensor([1e9])}
+
+    result = fedkin.run(Grows(fault="huge", value=1e12), fed, **{**SETTINGS, "rounds": 2})
+    plain = fedkin.run(Grows(), fed, **{**SETTINGS, "rounds": 2})
+    assert not list(result.history.select("dropped"))
+    assert equal(result.state, plain.state)
+
+
 # ---- the parts
 
 

@@ -39,7 +39,7 @@ from fedkin.results import checksums
 from fedkin.results.folder import Folder
 from fedkin.results.history import History
 from fedkin.results.run import Run, in_memory, inputs_of
-from fedkin.results.store import write_json
+from fedkin.results.store import StorageError, write_json
 from fedkin.results.summary import summarize
 from fedkin.task import Task, task_of
 
@@ -209,7 +209,7 @@ class Loop:
         try:
             try:
                 after = method.round(state, clients)
-            except NoReplies:
+            except (NoReplies, StorageError):
                 raise
             except Exception as raised:
                 error = raised

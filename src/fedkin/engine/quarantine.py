@@ -15,6 +15,7 @@ from torch import Tensor
 from fedkin.engine.round import NoReplies, RoundClients
 from fedkin.engine.runner import ClientError, reach
 from fedkin.protocol import Method, State
+from fedkin.results.store import StorageError
 from fedkin.results.summary import QUARANTINED
 
 Clients = tuple[int, ...]
@@ -50,6 +51,9 @@ def sound(
             return mended
     if error is not None:
         raise error  # no reply is to blame: it is a fault of the method
+    if why != NOT_FINITE:
+        clients.start_again(everybody, ())
+        return method.round(before, clients)  # large, but of everybody's making
     raise ClientError(
         f"Round {clients.number}: {why}, also without the largest replies. Lower --lr, or look for a division by zero "
         f"in {type(method).__name__}.merge. The last checkpoint is sound."
@@ -62,6 +66,8 @@ def _again(method: Method, before: State, clients: RoundClients) -> tuple[State 
         after = method.round(before, clients) if len(clients.ids) else None
     except NoReplies:
         return None, ""
+    except StorageError:
+        raise
     except Exception as error:
         return None, str(error)
     return after, problem(method, before, after, clients.ids) if after is not None else ""

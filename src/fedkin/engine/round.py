@@ -69,13 +69,13 @@ class RoundClients:
             raise ValueError(f"{type(context.spec.method).__name__}.select chose nobody in round {round}.")
         self.ids = ids
         self.tally = Tally()
-        self.answered = 0
         self.number = round
         self._context, self._round, self._state, self._measure = context, round, state, measure
         self._recorded: set[tuple[int, int]] = set()
         self._start()
 
     def _start(self) -> None:
+        self.answered = 0
         self._count = 0
         self._replies: list[Replies] = []
         self._private: dict[int, tuple[Path, str]] = {}
