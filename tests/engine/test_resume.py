@@ -145,4 +145,4 @@ def test_models_on_disk_are_what_was_measured(fed, tmp_path):
 def test_checkpoint_leaves_no_litter(fed, tmp_path):
     fedkin.run("local", fed, rounds=7, out=tmp_path, checkpoint_every=2)
     names = sorted(p.name for p in (tmp_path / "checkpoint").iterdir())
-    assert len(names) == 5 + 2  # a state for each client, the server's, the manifest
+    assert len(names) == 2 * (5 + 2)  # a state for each client, the server's, the manifest: of the last two checkpoints

@@ -346,11 +346,9 @@ with Folder(sys.argv[1], "run"):
 """
 
 
-def test_a_second_process_is_refused_and_a_dead_one_does_not_block(fed, tmp_path):
-    other = subprocess.Popen(
-        [sys.executable, "-c", HOLD, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert other.stdout is not None
+@pytest.mark.processes
+def test_a_second_process_is_refused_and_a_dead_one_does_not_block(fed, spawn, tmp_path):
+    other = spawn([sys.executable, "-c", HOLD, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"held\n"
     with pytest.raises(FolderError, match=rf"in use by another fedkin \(process {other.pid} on "):
         play(fed, tmp_path / "run")
@@ -358,7 +356,7 @@ def test_a_second_process_is_refused_and_a_dead_one_does_not_block(fed, tmp_path
         play(fed, tmp_path / "run", fresh=True)
     other.kill()
     other.wait()
-    other.stdout.close()
+    other.stdin.close()
     play(fed, tmp_path / "run")
 
 
@@ -379,12 +377,10 @@ with Folder(sys.argv[1], "run"):
 """
 
 
-def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_path):
-    parent = subprocess.Popen(
-        [sys.executable, "-c", FORK, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    assert parent.stdin is not None
+@pytest.mark.processes
+def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_lock(spawn, tmp_path):
+    command = [sys.executable, "-c", FORK, tmp_path / "run"]
+    parent = spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline().split()[1])
     with pytest.raises(FolderError, match="in use"), Folder(tmp_path / "run", "run"):
         pass
@@ -394,4 +390,3 @@ def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_path
     with Folder(tmp_path / "run", "run"):
         pass
     parent.stdin.close()
-    parent.stdout.close()

@@ -91,4 +91,4 @@ def test_nobody_measured_after_the_last_round():
 
 
 def test_spread_of_nothing():
-    assert spread(History(), "received", 1, {}) == {}
+    assert spread({}, {}) == {}

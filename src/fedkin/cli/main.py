@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if words[0] not in NAMES:
             raise UserError(f"There is no command '{words[0]}'.{hint(words[0], NAMES)} Known: {', '.join(NAMES)}.")
         code: int = importlib.import_module(f"fedkin.cli.{words[0]}").command(words[1:])
-    except KeyboardInterrupt:
-        code = 130
+    except KeyboardInterrupt as stop:
+        code = 128 + getattr(stop, "number", 2)  # SIGTERM and SIGHUP end a run in the same way
         print("Stopped. The same command with the same --out goes on from the last checkpoint.", file=sys.stderr)
     except BrokenPipeError:  # `fedkin list | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

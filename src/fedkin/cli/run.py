@@ -121,8 +121,16 @@ def table(name: str, summary: dict[str, Any]) -> Table:
     ]
     if "chosen_by_validation" in summary:
         notes.append(f"* personal, after the round with the best {metric} on validation examples")
+    if summary["incomplete"]:
+        notes.insert(
+            0,
+            f"Incomplete: over {summary['measured']} of {summary['clients']} clients. {summary['unmeasured']} could "
+            "not be measured: see 'unmeasured' in the history",
+        )
     if summary["dropped"]:
-        notes.append(f"{summary['dropped']} replies were dropped: see 'dropped' in the history")
+        bad = sum(summary["quarantined"].values())
+        which = f", {bad} of them quarantined" if bad else ""
+        notes.append(f"{summary['dropped']} replies were dropped{which}: see 'dropped' in the history")
     if summary["sees_test"]:
         notes.append("This method learns from test examples, as its paper does: its results are optimistic")
     header = (f"{metric} %" if unit else metric, "mean", "weighted", "std", "worst 10 %", "Jain")

@@ -284,7 +284,7 @@ class Deployment:
             if answer.client != ask.name:
                 raise Malformed(f"the answer is from '{answer.client}'")
         except Malformed as error:
-            ask.outcome = self._failed(ask, f"{type(error).__name__}: {error}")
+            ask.outcome = self._failed(ask, f"{type(error).__name__}: {error}")._replace(kind="bad")
             return
         notes = (*ask.notes, *answer.notes.splitlines())
         task = ask.task

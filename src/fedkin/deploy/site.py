@@ -169,7 +169,9 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     else:
         new_state = None
         work = Evaluation(request.round - 1, 0, request.number, before, place if request.models else None)
-    outcome = ClientRunner(spec).perform(work, message)
+    outcome = ClientRunner(spec, config.threads).perform(work, message)
+    if outcome.unmeasured:
+        notes.append(f"could not be measured: {outcome.unmeasured}")
     if outcome.has_state and new_state is not None:
         _settle(new_state)
     if outcome.model:

@@ -1,7 +1,8 @@
 """Checkpoints: a run that was stopped, even by SIGKILL, goes on with the same bits.
 
 `checkpoint/manifest.json` is written last and replaced atomically. It names the server's state, each client's state
-file, and how much of history.jsonl was written by then; whatever is not named in it does not count.
+file, and how much of history.jsonl was written by then, with a digest of each. What it does not name does not count.
+`previous.json` is the manifest before it: it is used if anything of the newest checkpoint is damaged.
 """
 
 from __future__ import annotations
@@ -16,42 +17,92 @@ from typing import Any
 import numpy as np
 
 from fedkin.protocol import State
-from fedkin.results.folder import is_own
-from fedkin.results.store import load_state, save_state, write_json
+from fedkin.results import checksums
+from fedkin.results.folder import is_own, own_files
+from fedkin.results.store import StorageError, digest, digest_of, load_state, save_state, sync, write_json
 
-VERSION = 1
+VERSION = 2
+Manifest = dict[str, Any]
+
+
+class Damaged(ValueError):
+    """No checkpoint of a run can be used."""
 
 
 class Checkpoint:
-    def __init__(self, folder: Path, manifest: dict[str, Any] | None) -> None:
+    def __init__(self, folder: Path, manifest: Manifest | None, previous: Manifest | None = None) -> None:
         self.folder = folder
+        self.notes: list[str] = []
+        """What the user should know of how this checkpoint was found."""
         self._place = folder / "checkpoint"
-        self._manifest = manifest
-        self._clients: dict[int, str] = {}
-        if manifest is not None:
-            self._clients = {int(k): v for k, v in manifest["clients"].items()}
-        self._saved = set(self._clients.values())
+        self._manifest, self._previous = manifest, previous
+        self._clients: dict[int, str] = {int(k): v for k, v in manifest["clients"].items()} if manifest else {}
+        self._digests: dict[str, str] = dict(manifest.get("digests", {})) if manifest else {}
+        self._synced = set(self._clients.values())
+        self._named = self._names()
 
     @classmethod
     def open(cls, folder: Path, config: dict[str, Any], free: set[str]) -> Checkpoint:
-        """The state of affairs in a folder; refuses one that holds another run."""
-        old = folder / "config.json"
-        if not old.exists():  # nothing there yet, or killed before the run began
-            return cls(folder, None)
-        differences = _differences(json.loads(old.read_text()), json.loads(json.dumps(config, default=float)), free)
-        if differences:
+        """Open the checkpoint in a folder. Raise if the folder belongs to another run, or nothing in it can be used."""
+        path = folder / "config.json"
+        manifests = [folder / "checkpoint" / name for name in ("manifest.json", "previous.json")]
+        if not path.exists():
+            if any(manifest.exists() for manifest in manifests):
+                raise Damaged(f"{folder} has lost its config.json: restore it, or use --fresh to start over there.")
+            return cls(folder, None)  # nothing there yet, or killed before the run began
+        try:
+            old = json.loads(path.read_bytes())
+            if not isinstance(old, dict):
+                raise ValueError(f"it holds a {type(old).__name__}")
+        except (OSError, ValueError) as error:
+            raise Damaged(f"{path} is damaged ({error}): restore it, or use --fresh to start over there.") from error
+        if differences := _differences(old, json.loads(json.dumps(config, default=float)), free):
             raise ValueError(
                 f"{folder} holds another run; it differs in:\n  " + "\n  ".join(differences) + "\n"
                 "Name another --out, or use --fresh to start over there."
             )
-        manifest = folder / "checkpoint" / "manifest.json"
-        return cls(folder, json.loads(manifest.read_text()) if manifest.exists() else None)
+        if not any(manifest.exists() for manifest in manifests):
+            return cls(folder, None)
+        return cls._newest(folder, manifests)
+
+    @classmethod
+    def _newest(cls, folder: Path, manifests: list[Path]) -> Checkpoint:
+        """The newest checkpoint of which everything is there as it was written."""
+        problems = []
+        for number, path in enumerate(manifests):
+            try:
+                manifest = _verified(folder, path)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                problems.append(f"{path.name}: {error}")
+                continue
+            previous = None
+            if number == 0:
+                try:
+                    previous = _read(manifests[1])
+                except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                    previous = None  # it is not needed
+            made = cls(folder, manifest, previous)
+            if problems:
+                made.notes.append(
+                    f"the newest checkpoint is damaged ({'; '.join(problems)}); the run goes on from the one before, "
+                    f"after round {made.done}"
+                )
+            return made
+        raise Damaged(
+            f"No checkpoint in {folder} can be used ({'; '.join(problems)}). Nothing was changed: restore the folder, "
+            "or use --fresh to start over there."
+        )
 
     def start(self, config: dict[str, Any]) -> None:
-        write_json(self.folder / "config.json", config)
-        (self.folder / "summary.json").unlink(missing_ok=True)  # of the same run with fewer rounds
+        """Before the first round that is left to do."""
+        (self.folder / checksums.NAME).unlink(missing_ok=True)  # of the same run with fewer rounds
+        (self.folder / "summary.json").unlink(missing_ok=True)
+        write_json(self.folder / "config.json", config, durable=True)
         if self._manifest is None:
             (self.folder / "timing.jsonl").unlink(missing_ok=True)
+        for path in own_files(self.folder, "run"):
+            if path.name.startswith("."):
+                path.unlink()  # unfinished when the run was killed
         self._sweep_up()
 
     def load(self) -> tuple[State | None, int, int]:
@@ -63,67 +114,128 @@ class Checkpoint:
 
     @property
     def done(self) -> int:
-        """Rounds behind the last checkpoint."""
+        """Rounds before the last checkpoint."""
         return int(self._manifest["round"]) if self._manifest else 0
 
     def finished(self, rounds: int) -> bool:
-        return (
-            self._manifest is not None and self._manifest["round"] == rounds and (self.folder / "summary.json").exists()
-        )
+        """Is the run complete, with all its files? Raise if one was changed since."""
+        last = checksums.NAME if self._manifest and self._manifest["version"] > 1 else "summary.json"
+        return self.done == rounds and (self.folder / last).exists() and checksums.verify(self.folder)
 
-    def save(self, round: int, state: State, history: int) -> None:
+    def save(self, round: int, state: State, history: int, history_digest: str) -> None:
+        """Write a checkpoint. The history must be on the disk already."""
         server = f"server-{round:06d}.safetensors"
-        save_state(self._place / server, state, durable=True)
+        digests = {server: save_state(self._place / server, state, durable=True), "history.jsonl": history_digest}
+        for name in self._clients.values():
+            if name not in self._synced and (self._place / name).exists():  # states of real sites are not here
+                sync(self._place / name)
+            if name in self._digests:
+                digests[name] = self._digests[name]
+        sync(self._place)
         manifest = {
             "version": VERSION,
             "round": round,
             "server": server,
             "clients": {str(k): v for k, v in sorted(self._clients.items())},
             "history": history,
+            "digests": digests,
         }
-        write_json(self._place / "manifest.json", manifest, durable=True)
-        self._manifest = manifest
-        self._saved = set(self._clients.values())
+        if self._manifest is not None:
+            write_json(self._place / "previous.json", _signed(self._manifest), durable=True)
+        write_json(self._place / "manifest.json", _signed(manifest), durable=True)
+        self._previous, self._manifest = self._manifest, manifest
+        self._synced = set(self._clients.values())
+        self._digests = dict(digests)
+        self._named = self._names()
         self._sweep_up()
 
-    # ---- private states of simulated clients: a file a client, a new one for each change
+    # ---- private states of simulated clients: a file for each change
     def client(self, client: int) -> Path | None:
         name = self._clients.get(client)
         return self._place / name if name else None
 
     def kept(self, client: int) -> set[str]:
-        """Names of the states a client may still be asked to start from: the present one and the checkpoint's."""
-        saved = self._manifest["clients"].get(str(client)) if self._manifest else None
-        return {name for name in (self._clients.get(client), saved) if name}
+        """Names of the states from which a client may still have to start: the present one and those of checkpoints."""
+        saved = [m["clients"].get(str(client)) for m in (self._manifest, self._previous) if m]
+        return {name for name in (self._clients.get(client), *saved) if name}
 
     def next(self, client: int, round: int, exchange: int) -> Path:
         return self._place / f"client-{client:06d}-{round:06d}-{exchange}.safetensors"
 
-    def commit(self, client: int, path: Path) -> None:
+    def commit(self, client: int, path: Path, digest: str = "") -> None:
+        """From now on this is the client's state."""
         old = self._clients.get(client)
         self._clients[client] = path.name
-        if old and old != path.name and old not in self._saved:
+        self._synced.discard(path.name)
+        if digest:
+            self._digests[path.name] = digest
+        if old and old != path.name and old not in self._named:
             (self._place / old).unlink(missing_ok=True)
+            self._digests.pop(old, None)
+
+    def _names(self) -> set[str]:
+        """The files of both checkpoints."""
+        names = {"manifest.json", "previous.json"}
+        for manifest in (self._manifest, self._previous):
+            if manifest:
+                names |= {manifest["server"], *manifest["clients"].values()}
+        return names
 
     def _sweep_up(self) -> None:
         """Remove what no checkpoint names."""
-        named = self._saved | ({self._manifest["server"], "manifest.json"} if self._manifest else set())
+        named = self._named | set(self._clients.values())
         if self._place.is_dir():
             for path in self._place.iterdir():
                 if path.name not in named and is_own(f"checkpoint/{path.name}"):
                     path.unlink(missing_ok=True)
 
 
+def _signed(manifest: Manifest) -> Manifest:
+    body = {k: v for k, v in manifest.items() if k != "digest"}
+    return {**body, "digest": digest(json.dumps(body, sort_keys=True).encode())}
+
+
+def _read(path: Path) -> Manifest:
+    """A manifest, checked against its own digest."""
+    manifest: Manifest = json.loads(path.read_bytes())
+    if not isinstance(manifest["round"], int) or not isinstance(manifest["clients"], dict):
+        raise ValueError("it is not a manifest")
+    if manifest["version"] not in (1, VERSION):
+        raise ValueError(f"it has version {manifest['version']}; this fedkin reads 1 and {VERSION}")
+    if manifest["version"] > 1 and _signed(manifest) != manifest:
+        raise ValueError("it is not as it was written")
+    return manifest
+
+
+def _verified(folder: Path, path: Path) -> Manifest:
+    """A manifest of which every file is as it was written."""
+    manifest = _read(path)
+    digests: dict[str, str] = manifest.get("digests", {})
+    history = folder / "history.jsonl"
+    if manifest["version"] == 1 and history.stat().st_size < manifest["history"]:
+        raise StorageError(f"history.jsonl has lost its end: {manifest['history']} bytes were written")
+    for name, expected in digests.items():
+        target = history if name == "history.jsonl" else path.parent / name
+        if digest_of(target, manifest["history"] if name == "history.jsonl" else None) != expected:
+            raise ValueError(f"{name} is not as it was written")
+    load_state(path.parent / manifest["server"])
+    return manifest
+
+
 def _differences(old: dict[str, Any], new: dict[str, Any], free: set[str]) -> list[str]:
     out = []
-    for part in sorted((old.keys() | new.keys()) - {"environment", "label"}):
+    parts = (old.keys() | new.keys()) - {"environment", "label"}
+    if old.get("environment", {}).get("fedkin") != new["environment"]["fedkin"]:
+        parts -= new.keys() - old.keys()  # what an older fedkin did not write down
+    for part in sorted(parts):
         a, b = old.get(part), new.get(part)
         if not (isinstance(a, dict) and isinstance(b, dict)):
             if a != b:
                 out.append(f"{part}: {a} there, {b} now")
             continue
         for key in sorted(a.keys() | b.keys()):
-            if a.get(key) != b.get(key) and not (part == "options" and key in free):
+            added = part == "options" and key not in a and not b[key]  # a setting that fedkin did not have then
+            if a.get(key) != b.get(key) and not added and not (part == "options" and key in free):
                 out.append(f"{part}.{key}: {a.get(key)} there, {b.get(key)} now")
     return out
 

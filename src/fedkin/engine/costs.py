@@ -44,8 +44,11 @@ class Tally:
     down: dict[int, int] = field(default_factory=dict)
     up: dict[int, int] = field(default_factory=dict)
     flops: dict[int, float] = field(default_factory=dict)
+    slowdown: dict[int, float] = field(default_factory=dict)
 
-    def add(self, client: int, *, down: int = 0, up: int = 0, flops: float = 0.0) -> None:
+    def add(self, client: int, *, down: int = 0, up: int = 0, flops: float = 0.0, slowdown: float = 1.0) -> None:
+        """Count one exchange. `slowdown`: how many times as long the client takes, in this round."""
+        self.slowdown[client] = max(slowdown, self.slowdown.get(client, 1.0))
         self.down[client] = self.down.get(client, 0) + down
         self.up[client] = self.up.get(client, 0) + up
         self.flops[client] = self.flops.get(client, 0.0) + flops
@@ -55,6 +58,7 @@ class Tally:
         slowest = (0.0, 0.0)
         for client, flops in self.flops.items():
             link, rate = device.rates(client)
-            mine = (flops / rate, 8 * (self.down[client] + self.up[client]) / link)
+            slow = self.slowdown[client]
+            mine = (slow * flops / rate, slow * 8 * (self.down[client] + self.up[client]) / link)
             slowest = max(slowest, mine, key=sum)
         return slowest

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from torch import Tensor
 
-from fedkin.engine.round import RunContext, explain
+from fedkin.engine.round import RunContext, explain, stop_at_own_faults
 from fedkin.engine.runner import Evaluation
 from fedkin.protocol import State
 from fedkin.results.folder import is_own
@@ -14,7 +15,9 @@ from fedkin.results.history import ALL
 from fedkin.results.store import write_json
 
 
-def evaluate_all(context: RunContext, state: State, round: int, ids: Tensor, models: Path | None = None) -> None:
+def evaluate_all(
+    context: RunContext, state: State, round: int, ids: Tensor, models: Path | None = None, *, record: bool = True
+) -> None:
     """Record the scores of these clients after a round. Their personal models go to the folder `models` if given."""
     recorder, names = context.recorder, context.spec.federation.names
     work = [
@@ -22,13 +25,15 @@ def evaluate_all(context: RunContext, state: State, round: int, ids: Tensor, mod
         for position, client in enumerate(ids.tolist())
     ]
     outcomes = context.engine.run(work, context.spec.method.send(state, ids))
+    stop_at_own_faults(outcomes)
     explain(outcomes)
     files = {}
     for outcome in outcomes:
-        recorder.notes(round, outcome.client, outcome.notes, ALL)
-        if outcome.error:
-            recorder.unmeasured(round, outcome.client, outcome.error)
-        recorder.evaluated(round, outcome.client, outcome.scores)
+        if record:
+            recorder.notes(round, outcome.client, outcome.notes, ALL)
+            if outcome.error:
+                recorder.unmeasured(round, outcome.client, outcome.error)
+            recorder.evaluated(round, outcome.client, outcome.scores)
         if outcome.model:
             files[names[outcome.client]] = outcome.model
     if models is not None and files:
@@ -36,3 +41,11 @@ def evaluate_all(context: RunContext, state: State, round: int, ids: Tensor, mod
         for path in models.iterdir():
             if is_own(f"models/{path.name}") and path.name not in ("index.json", *files.values()):
                 path.unlink()
+
+
+def models_complete(models: Path) -> bool:
+    """Are all personal models there that the index names?"""
+    try:
+        return all((models / name).exists() for name in json.loads((models / "index.json").read_bytes()).values())
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -20,27 +20,31 @@ from torch import Tensor
 from fedkin.data.federation import Population
 from fedkin.engine.checkpoint import Checkpoint, environment
 from fedkin.engine.costs import Device
-from fedkin.engine.evaluation import evaluate_all
+from fedkin.engine.evaluation import evaluate_all, models_complete
 from fedkin.engine.options import RESUMABLE, Options, settled
 from fedkin.engine.pool import Pool
 from fedkin.engine.presence import Presence
+from fedkin.engine.quarantine import sound
 from fedkin.engine.recorder import Recorder, plain
 from fedkin.engine.round import Engine, NoReplies, RoundClients, RunContext
 from fedkin.engine.runner import RunSpec
 from fedkin.engine.serial import Serial
+from fedkin.engine.signals import stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
 from fedkin.protocol import Method, Server, State, Training
 from fedkin.registry import qualified
+from fedkin.results import checksums
 from fedkin.results.folder import Folder
 from fedkin.results.history import History
 from fedkin.results.run import Run, in_memory, inputs_of
-from fedkin.results.store import write_json
+from fedkin.results.store import StorageError, write_json
 from fedkin.results.summary import summarize
 from fedkin.task import Task, task_of
 
 IN_MEMORY = 1 << 30  # bytes of personal models that a run without a folder keeps
+HISTORY_IN_MEMORY = 1 << 28  # bytes of a history up to which it is read into memory at the end of a run
 Connect = Callable[[RunSpec, Checkpoint], Engine]
 
 
@@ -93,6 +97,7 @@ def run(
         "environment": environment(),
     }
     with contextlib.ExitStack() as stack:
+        stack.enter_context(stoppable())
         if out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedkin-")))
         else:
@@ -152,15 +157,22 @@ class Loop:
     def finished(self) -> Run | None:
         """The result, if the run has already reached its last round."""
         if not self.checkpoint.finished(self.options.rounds):
+            if self.checkpoint.done > self.options.rounds:
+                raise ValueError(
+                    f"{self.folder} holds {self.checkpoint.done} rounds of this run; {self.options.rounds} are asked "
+                    "for. Name another --out, or use --fresh to start over there."
+                )
             return None
         state = self.checkpoint.load()[0]
         assert state is not None
         summary = json.loads((self.folder / "summary.json").read_text())
-        return self._result(summary, History.load(self.folder), state)
+        return self._result(summary, History.load(self.folder, limit=HISTORY_IN_MEMORY), state)
 
     def begin(self, connect: Connect | None) -> tuple[State, int]:
         """Start the run, or go on from its checkpoint. Returns the server's state and the rounds done."""
         options, checkpoint = self.options, self.checkpoint
+        for note in checkpoint.notes:
+            self._warn(note)
         state, done, kept = checkpoint.load()
         history = History(self.folder / "history.jsonl", keep=kept)
         device = Device(options.link_rate, options.device_rate, options.spread, options.seed)
@@ -179,8 +191,11 @@ class Loop:
             tracker.start(self.config, done)
             for text in warnings:
                 tracker.warn(text)
-        if done == options.rounds and not self._scheduled(done):
-            self._evaluate(state, done)  # it was stopped between its last checkpoint and its end
+        if done == options.rounds:  # it was stopped between its last checkpoint and its end
+            if not self._scheduled(done):
+                self._evaluate(state, done)
+            elif self._models(done) and not models_complete(self.folder / "models"):
+                self._evaluate(state, done, record=False)
         return state, done
 
     def round(self, state: State, round: int) -> State:
@@ -190,20 +205,28 @@ class Loop:
         start = time.perf_counter()
         ids = self._select(state, round)
         clients = RoundClients(context, round, ids, state, measure=not self._scheduled(round - 1))
+        method, after, error, answered = self.spec.method, None, None, True
         try:
-            state = self.spec.method.round(state, clients)
-            answered = True
+            try:
+                after = method.round(state, clients)
+            except (NoReplies, StorageError):
+                raise
+            except Exception as raised:
+                error = raised
+            state = sound(method, state, after, clients, error)
         except NoReplies:
             recorder.lost_round(round)
             answered = False
+        clients.keep()
         recorder.costs(round, clients.tally)
         if answered:  # else the state is still that of the round before: its events would be recorded twice
-            recorder.describe(round, self.spec.method, state)
+            recorder.describe(round, method, state)
         last = round == self.options.rounds
         if self._scheduled(round):
             self._evaluate(state, round)
-        if last or round % self.options.checkpoint_every == 0:
-            self.checkpoint.save(round, state, recorder.history.flush())
+        if self.keep and (last or round % self.options.checkpoint_every == 0):
+            length = recorder.history.flush(durable=True)
+            self.checkpoint.save(round, state, length, recorder.history.digest)
         if last and not self._scheduled(round):  # after the checkpoint: a longer run would not have it
             self._evaluate(state, round)
         recorder.history.flush()
@@ -212,19 +235,28 @@ class Loop:
 
     def finish(self, state: State) -> Run:
         assert self.context is not None
-        history = self.context.recorder.history
-        history.flush()
-        summary = summarize(history, self.config)
+        written = self.context.recorder.history
+        written.flush(durable=self.keep)
+        summary = summarize(written, self.config)
+        written.close()
         if self.keep:
-            write_json(self.folder / "summary.json", summary)
+            write_json(self.folder / "summary.json", summary, durable=True)
+            checksums.write(self.folder)
         for tracker in self.trackers:
             tracker.finish(summary)
+        history = History.load(self.folder, limit=HISTORY_IN_MEMORY if self.keep else None)
         return self._result(summary, history, state)
 
     def _result(self, summary: dict[str, Any], history: History, state: State) -> Run:
         folder = self.folder if self.keep else None
         kept = {} if self.keep else in_memory(self.folder / "models")  # the folder is about to go
         return Run(self.config, summary, history, state, folder, self.spec.method, self.make, kept)
+
+    def _warn(self, text: str) -> None:
+        for tracker in self.trackers:
+            tracker.warn(text)
+        if not self.trackers:
+            print(f"fedkin: {text}", file=sys.stderr)
 
     def _engine(self) -> Engine:
         options = self.options
@@ -253,12 +285,16 @@ class Loop:
         every = self.options.evaluate_every
         return bool(round and every and round % every == 0)
 
-    def _evaluate(self, state: State, round: int) -> None:
-        assert self.context is not None
+    def _models(self, round: int) -> Path | None:
+        """The folder for personal models, if they are to be kept after this round."""
         size = 4 * len(self.spec.federation) * self.fed.layout.size
         keep = self.options.save_models and round == self.options.rounds and (self.keep or size <= IN_MEMORY)
-        models = self.folder / "models" if keep else None
-        evaluate_all(self.context, state, round, self.presence.server(round).ids, models)
+        return self.folder / "models" if keep else None
+
+    def _evaluate(self, state: State, round: int, *, record: bool = True) -> None:
+        assert self.context is not None
+        ids = self.presence.server(round).ids
+        evaluate_all(self.context, state, round, ids, self._models(round), record=record)
 
     def _notify(self, round: int, answered: int, seconds: float) -> None:
         """Tell trackers of the round, with the scores of the latest state that was measured."""

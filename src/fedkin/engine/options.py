@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from fedkin.bounds import Count, FractionBelow1, NonNegative, Positive, PositiveFraction, Whole, check
+from fedkin.engine.faults import FaultPlan
 from fedkin.protocol import Training
 
 
@@ -29,9 +30,12 @@ class Options:
     workers: Whole = 0
     """Worker processes; 0: one for each core. The results do not depend on it."""
     time_limit: NonNegative = 0.0
-    """Seconds to wait for a client's answer; 0: no limit."""
+    """Seconds to wait for a client's answer; 0: 20 times the longest so far, at least a minute, and an hour before
+    there is any."""
     lost: FractionBelow1 = 0.0
-    """Fraction of the replies that get lost on the way, at random."""
+    """Fraction of the replies that get lost on the way, at random: the same as --faults drop=…"""
+    faults: str = ""
+    """Faults of clients to simulate, and how often: drop=0.3,slow=0.1,nan=0.05,shape=0.02,huge=0.01."""
     link_rate: Positive = 2e6
     """Bits per second of a simulated client's link."""
     device_rate: Positive = 1e10
@@ -49,6 +53,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check(self)
+        FaultPlan.read(self.faults, self.lost)
 
 
 # What may differ between a stopped run and the one that resumes it: no number depends on these.

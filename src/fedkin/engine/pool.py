@@ -11,6 +11,7 @@ import mmap
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -90,6 +91,7 @@ class Pool(Scheduler):
     def __init__(self, spec: RunSpec, workers: int, *, time_limit: float | None = None) -> None:
         super().__init__(spec, time_limit)
         self._context = multiprocessing.get_context("fork")
+        self._life = os.pipe()  # nothing is ever written: it ends with this process, and the workers see that
         self._down = Arena()
         self._header = Header(0, (), ())
         self._workers: list[Worker] = []
@@ -123,7 +125,7 @@ class Pool(Scheduler):
                 target.header = self._header.number
             target.pipe.send(work)
 
-    def wait(self, workers: Sequence[int], timeout: float | None) -> set[int]:
+    def wait(self, workers: Sequence[int], timeout: float) -> set[int]:
         ready = wait([self._workers[worker].pipe for worker in workers], timeout=timeout)
         return {worker for worker in workers if self._workers[worker].pipe in ready}
 
@@ -159,23 +161,33 @@ class Pool(Scheduler):
                 worker.process.join()
             worker.pipe.close()
         self._workers, self.lines = [], []
+        for end in self._life:
+            if end >= 0:
+                os.close(end)
+        self._life = (-1, -1)
 
     def _start(self, up: Arena) -> Worker:
         mine, theirs = self._context.Pipe()
         others = [w.pipe for w in self._workers if not w.pipe.closed]
         process = self._context.Process(
-            target=_serve, args=(self.spec, theirs, [mine, *others], self._down, up), daemon=True
+            target=_serve, args=(self.spec, theirs, [mine, *others], self._life, self._down, up), daemon=True
         )
         process.start()
         theirs.close()
         return Worker(process, mine, up)
 
 
-def _serve(spec: RunSpec, pipe: Connection, others: list[Connection], down: Arena, up: Arena) -> None:
-    """A worker's loop. It ends when its pipe is closed, so that no worker outlives a killed parent for long."""
+def _serve(
+    spec: RunSpec, pipe: Connection, others: list[Connection], life: tuple[int, int], down: Arena, up: Arena
+) -> None:
+    """A worker's loop."""
     for other in others:
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.close(life[1])
+    threading.Thread(target=_end_with_parent, args=(life[0],), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to all of the group by Ctrl-C: the parent ends its workers
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     runner: ClientRunner | None = None
     header = Header(0, (), ())
@@ -193,6 +205,12 @@ def _serve(spec: RunSpec, pipe: Connection, others: list[Connection], down: Aren
         pass
     finally:
         os._exit(0)  # no atexit handlers of the parent's libraries
+
+
+def _end_with_parent(life: int) -> None:
+    """No worker outlives a killed parent: it would write files into the folder of the next run."""
+    os.read(life, 1)
+    os._exit(0)
 
 
 def _message(down: Arena, header: Header, position: int) -> Message:

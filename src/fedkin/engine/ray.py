@@ -149,7 +149,7 @@ class Ray(Scheduler):
         own = [self._own(part[work.position]) for part in self._message.own]
         target.promises.append(target.actor.perform.remote(work, state, target.away, self._shared, *own))
 
-    def wait(self, workers: Sequence[int], timeout: float | None) -> set[int]:
+    def wait(self, workers: Sequence[int], timeout: float) -> set[int]:
         first = {worker: self._workers[worker].promises[0] for worker in workers}
         ready, _ = self._ray.wait(list(first.values()), num_returns=1, timeout=timeout, fetch_local=False)
         return {worker for worker, promise in first.items() if promise in ready}

@@ -6,10 +6,12 @@ import contextlib
 import functools
 import os
 import shutil
+import signal
 import socket
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +57,7 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
         )
     folder = None
     quiet = {"include_dashboard": None, "log_to_driver": False, "logging_level": "ERROR"}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         if address and address != "local":
             try:
@@ -69,6 +72,8 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
             # a folder of its own: other programs' ray.init() must not find this cluster. Sockets need a short path.
             folder = tempfile.mkdtemp(prefix="fedkin-ray-", dir="/tmp")
             _start_here(workers or os.cpu_count() or 1, folder, {**quiet, "include_dashboard": False})
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray has put its own in place
         _idle = []
         yield
     finally:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -12,12 +13,15 @@ from torch import Tensor
 
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.costs import Tally, message_bytes, nbytes
+from fedkin.engine.faults import SLOW, FaultPlan
 from fedkin.engine.options import Options
 from fedkin.engine.recorder import Recorder
-from fedkin.engine.runner import ClientError, Outcome, RunSpec, Task, Work, client_seed
+from fedkin.engine.runner import ClientError, Outcome, RunSpec, Task, Work, client_seed, reach
 from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Message, Method, Replies, Reply, Server, State, is_client_function
-from fedkin.results.store import equal
+from fedkin.results.history import PARTICIPANTS
+from fedkin.results.store import StorageError, equal
+from fedkin.results.summary import QUARANTINED
 
 
 class Engine(Protocol):
@@ -44,6 +48,10 @@ class RunContext:
     recorder: Recorder
     engine: Engine
     trackers: Sequence[Tracker]
+    faults: FaultPlan = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.faults = FaultPlan.read(self.options.faults, self.options.lost)
 
     def warn(self, text: str) -> None:
         for tracker in self.trackers:
@@ -51,19 +59,29 @@ class RunContext:
 
 
 class RoundClients:
-    """The `Clients` of one round. With `measure`, participants are scored before their work (see `Task.measure`)."""
+    """The `Clients` of one round. With `measure`, participants are scored before their work (see `Task.measure`).
+
+    Nothing of the round is kept before `keep` is called: until then it can be done again without some clients.
+    """
 
     def __init__(self, context: RunContext, round: int, ids: Tensor, state: State, *, measure: bool) -> None:
         if not len(ids):
             raise ValueError(f"{type(context.spec.method).__name__}.select chose nobody in round {round}.")
         self.ids = ids
         self.tally = Tally()
+        self.number = round
+        self._context, self._round, self._state, self._measure = context, round, state, measure
+        self._recorded: set[tuple[int, int]] = set()
+        self._start()
+
+    def _start(self) -> None:
         self.answered = 0
-        self._context, self._round, self._state = context, round, state
-        self._count, self._measure = 0, measure
+        self._count = 0
+        self._replies: list[Replies] = []
+        self._private: dict[int, tuple[Path, str]] = {}
 
     def run(self, function: Callable[..., Reply], message: Message) -> Replies:
-        context, checkpoint, round = self._context, self._context.checkpoint, self._round
+        context, round = self._context, self._round
         name = function.__name__
         if not is_client_function(context.spec.method, name):
             raise ValueError(f"{name} is not marked as a client function: put @client_function above it.")
@@ -72,19 +90,9 @@ class RoundClients:
         measure = self._measures(name, message)
         asked = self.ids.tolist()
         first = {client: position for position, client in reversed(list(enumerate(asked)))}  # one may be asked twice
-        tasks = [
-            Task(
-                round,
-                position,
-                client,
-                name,
-                checkpoint.client(client),
-                checkpoint.next(client, round, self._count),
-                measure,
-            )
-            for client, position in first.items()
-        ]
+        tasks = [self._task(position, client, name, measure) for client, position in first.items()]
         outcomes = {o.client: o for o in context.engine.run(tasks, message)}
+        stop_at_own_faults(outcomes.values())
         self._account(outcomes, tasks, message)
         good = self._good(outcomes, name)
         self.answered += len(good)
@@ -96,7 +104,55 @@ class RoundClients:
         bodies = [good[client].body for client in ids.tolist()]
         body = tuple(_stacked([parts[part] for parts in bodies]) for part in range(len(bodies[0])))
         seed = client_seed(context.options.seed, round, 1 << 40) + self._count
-        return Replies(ids, context.fed.n[ids], body, torch.tensor(positions), seed)
+        replies = Replies(ids, context.fed.n[ids], body, torch.tensor(positions), seed)
+        self._replies.append(replies)
+        return replies
+
+    def reaches(self) -> dict[int, float]:
+        """How far the numbers of each client's replies reach, in this round so far."""
+        found: dict[int, float] = {}
+        for replies in self._replies:
+            for i, client in enumerate(replies.ids.tolist()):
+                found[client] = max(found.get(client, 0.0), *(reach(part[i]) for part in replies.body), 0.0)
+        return found
+
+    def odd_shapes(self) -> dict[int, list[tuple[int, ...]]]:
+        """Clients with a reply in which an array has another shape than most others sent, with the shapes it has.
+
+        Where shapes may differ (`ragged`), this alone does not make a reply wrong.
+        """
+        found: dict[int, list[tuple[int, ...]]] = {}
+        for replies in self._replies:
+            for part in replies.body:
+                shapes = [tuple(array.shape) for array in part]
+                usual, count = Counter(shapes).most_common(1)[0]
+                for i, client in enumerate(replies.ids.tolist()):
+                    if shapes[i] != usual and 2 * count > len(shapes):
+                        found[client] = [tuple(p[i].shape) for p in replies.body]
+        return found
+
+    def start_again(self, ids: Tensor, without: Collection[int]) -> None:
+        """Forget what was done in this round, to do it again with these clients, but `without` some."""
+        self.ids = ids[[client not in without for client in ids.tolist()]]
+        self._measure = False
+        self._start()
+
+    def drop(self, client: int, why: str) -> None:
+        self._context.recorder.dropped(self._round, client, why)
+        self._context.warn(f"client {client} dropped: {why}")
+
+    def keep(self) -> None:
+        """The clients' private states after this round are now theirs."""
+        for client, (path, digest) in self._private.items():
+            self._context.checkpoint.commit(client, path, digest)
+
+    def _task(self, position: int, client: int, name: str, measure: bool) -> Task:
+        context, round, exchange = self._context, self._round, self._count
+        kept = self._private.get(client)
+        state = kept[0] if kept is not None else context.checkpoint.client(client)
+        new_state = context.checkpoint.next(client, round, exchange)
+        fault = context.faults.spoils(context.fed, round, client, exchange)
+        return Task(round, position, client, name, state, new_state, measure, fault)
 
     def _measures(self, name: str, message: Message) -> bool:
         """Would an evaluation after the round before have sent this very message, to clients in the same state?"""
@@ -109,11 +165,14 @@ class RoundClients:
         context, recorder = self._context, self._context.recorder
         for task in tasks:
             outcome = outcomes[task.client]
-            up = nbytes(outcome.body)
-            self.tally.add(task.client, down=message_bytes(message, task.position), up=up, flops=outcome.flops)
+            down, up = message_bytes(message, task.position), nbytes(outcome.body)
+            slow = context.faults.hits("slow", context.fed, self._round, task.client, self._count)
+            self.tally.add(task.client, down=down, up=up, flops=outcome.flops, slowdown=SLOW if slow else 1.0)
             if outcome.has_state and not outcome.error and task.new_state is not None:
-                context.checkpoint.commit(task.client, task.new_state)
+                self._private[task.client] = task.new_state, outcome.digest
             recorder.participants(self._round - 1, task.client, outcome.scores)
+            if outcome.unmeasured:
+                recorder.unmeasured(self._round - 1, task.client, outcome.unmeasured, PARTICIPANTS)
         for task in tasks:
             recorder.notes(self._round, task.client, outcomes[task.client].notes)
 
@@ -125,23 +184,27 @@ class RoundClients:
         ragged = getattr(getattr(type(context.spec.method), name), "__ragged__", False)
         good = {}
         for client, outcome in sorted(outcomes.items()):
-            error = outcome.error
+            error = f"{QUARANTINED}{outcome.error}" if outcome.kind == "bad" else outcome.error
             if not error and not ragged and _shape(outcome) != usual:
-                error = f"replied {_shape(outcome)} where the others replied {usual}"
-            if not error and self._gets_lost(client):
+                error = f"{QUARANTINED}replied {_shape(outcome)} where the others replied {usual}"
+            if not error and context.faults.hits("drop", context.fed, self._round, client, self._count):
                 error = "lost on the way"
-            if error:
-                context.recorder.dropped(self._round, client, error)
-                context.warn(f"client {client} dropped: {error}")
-            else:
+            if not error:
                 good[client] = outcome
+            elif (client, self._count) not in self._recorded:  # once, also where the round is done again
+                self._recorded.add((client, self._count))
+                self.drop(client, error)
         return good
 
-    def _gets_lost(self, client: int) -> bool:
-        context = self._context
-        if not context.options.lost:
-            return False
-        return bool(context.fed.rng(self._round, 0x105, client, self._count).random() < context.options.lost)
+
+def stop_at_own_faults(outcomes: Iterable[Outcome]) -> None:
+    """Raise if the machine that runs fedkin could not store or read something: that is no client's failure."""
+    for outcome in outcomes:
+        if outcome.kind == "storage":
+            raise StorageError(
+                f"{outcome.error}. The run has stopped. Make room or give permission, then run the same command again: "
+                "it goes on from the last checkpoint."
+            )
 
 
 def explain(outcomes: list[Outcome]) -> None:

@@ -7,8 +7,9 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +18,11 @@ from torch import Tensor, nn
 
 from fedkin.client.evaluate import scores as scores_of
 from fedkin.data.federation import Population
+from fedkin.engine.faults import spoiled
+from fedkin.engine.workspace import Workspace
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Examples, Message, Method, Model, Reply, State, Training
-from fedkin.results.store import load_state, save_state, write_bytes
+from fedkin.results.store import StorageError, load_state, save_state, write_bytes
 from fedkin.task import Classification
 from fedkin.task import Task as LearningTask
 
@@ -50,6 +53,8 @@ class Task(NamedTuple):
     """File for its next private state."""
     measure: bool = False
     """Also score the model that the client has before this work: the state of the server after the round before."""
+    fault: str = ""
+    """A fault to simulate in the reply: nan, shape or huge."""
 
     @property
     def hook(self) -> str:
@@ -83,11 +88,22 @@ class Outcome(NamedTuple):
     flops: float
     seconds: float
     error: str
+    """Why there is no reply, or no scores of an evaluation."""
     trace: str = ""
     model: str = ""
     """File name of the personal model, where it was kept."""
     notes: tuple[str, ...] = ()
     """Problems on the way that were solved; they are written to the history."""
+    digest: str = ""
+    """Of the file of the client's new private state."""
+    unmeasured: str = ""
+    """Why a participant could not be scored. Its reply counts all the same."""
+    kind: str = ""
+    """Of the error: `bad` if there was a reply that cannot be used, `storage` if a file of fedkin's own failed."""
+
+
+class BadReply(ValueError):
+    """A client function returned something that cannot be used."""
 
 
 class ClientError(RuntimeError):
@@ -111,13 +127,15 @@ def client_seed(seed: int, round: int, client: int) -> int:
 class ClientRunner:
     """Runs client functions, one after the other, in a network of its own."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, threads: int = 1) -> None:
         self.spec = spec
-        self.net = Network(spec.make(), spec.federation.example, spec.head, spec.task)
+        example = spec.federation.example
+        self._workspace = Workspace(lambda: Network(spec.make(), example, spec.head, spec.task), threads)
+        self.net = self._workspace.net
         self.hook = ""
 
     def perform(self, work: Work, message: Message) -> Outcome:
-        """Do the work. Errors of the client's code come back as data."""
+        """Do the work. Errors come back as data."""
         start = time.perf_counter()
         self.hook = work.hook
         try:
@@ -125,23 +143,23 @@ class ClientRunner:
                 return self._evaluate(work, message)._replace(seconds=time.perf_counter() - start)
             client = self._client(work, work.round)
             untouched = copied(message) if work.measure else message
-            self.net.cost = 0.0
-            reply = _checked(getattr(self.spec.method, work.function)(client, message), work.function)
+            reply = _checked(getattr(self.spec.method, work.function)(client, message), work.function, work.fault)
+            reply = Reply(self._workspace.apart(reply.state), self._workspace.apart(reply.body))
             flops = self.net.cost
-            scores = self._scores_before(work, client, untouched, reply) if work.measure else {}
+            scores, unmeasured = self._scores_before(work, client, untouched, reply) if work.measure else ({}, "")
             has_state = bool(reply.state or work.state)
-            if has_state and work.new_state is not None:
-                save_state(work.new_state, reply.state)
-            seconds = time.perf_counter() - start
-            return Outcome(work.position, work.client, reply.body, has_state, scores, flops, seconds, "")
+            digest = save_state(work.new_state, reply.state) if has_state and work.new_state is not None else ""
+            done = Outcome(work.position, work.client, reply.body, has_state, scores, flops, 0.0, "")
+            return done._replace(digest=digest, unmeasured=unmeasured, seconds=time.perf_counter() - start)
         except Exception as error:
+            kind = "storage" if isinstance(error, StorageError) else "bad" if isinstance(error, BadReply) else ""
             text = _where(work, self.hook, f"{type(error).__name__}: {error}")
-            seconds = time.perf_counter() - start
-            return Outcome(work.position, work.client, (), False, {}, 0.0, seconds, text, traceback.format_exc())
+            seconds, trace = time.perf_counter() - start, traceback.format_exc()
+            return Outcome(work.position, work.client, (), False, {}, 0.0, seconds, text, trace, kind=kind)
 
     def _client(self, work: Work, round: int) -> Client:
-        """The client as it enters a round, with the random generator at its start."""
-        spec = self.spec
+        """The client as it enters a round, with a clean network and the random generator at its start."""
+        spec, self.net = self.spec, self._workspace.clean()
         data = spec.federation.data(work.client, with_test=spec.method.sees_test)
         seed = client_seed(spec.seed, round, work.client)
         client = Client(self._state(work), data, seed, self.net, spec.training)
@@ -161,24 +179,32 @@ class ClientRunner:
             if not made:
                 worker = client._replace(state=self._state(work))  # its work may write into what it is given
                 torch.default_generator.manual_seed(client.seed)
-                made.append(_checked(self.spec.method.local(worker, copied(message)), "local"))
+                reply = _checked(self.spec.method.local(worker, copied(message)), "local")
+                made.append(Reply(self._workspace.apart(reply.state), self._workspace.apart(reply.body)))
             return made[0]
 
         scores, personal = self._scores(work.client, client, message, trained)
         model = self._keep(personal, work.models) if work.models is not None else ""
         return Outcome(work.position, work.client, (), False, scores, 0.0, 0.0, "", model=model)
 
-    def _scores_before(self, work: Task, client: Client, message: Message, reply: Reply) -> dict[str, float]:
-        """What an evaluation after the round before would have measured here. The training it needs is done."""
+    def _scores_before(
+        self, work: Task, client: Client, message: Message, reply: Reply
+    ) -> tuple[dict[str, float], str]:
+        """What an evaluation after the round before would have measured here, or why there is nothing to measure. The
+        training that it needs is done."""
         after = torch.default_generator.get_state()
-        client = client._replace(state=self._state(work))  # its work may have written into the other
+        self.net = self._workspace.clean()
+        client = client._replace(state=self._state(work), net=self.net)  # its work may have changed the others
         torch.default_generator.manual_seed(client.seed)
 
         def trained() -> Reply:
             torch.default_generator.set_state(after)
             return reply
 
-        return self._scores(work.client, client, message, trained)[0]
+        try:
+            return self._scores(work.client, client, message, trained)[0], ""
+        except Exception as error:
+            return {}, _where(work, self.hook, f"{type(error).__name__}: {error}")
 
     def _scores(
         self, number: int, client: Client, message: Message, trained: Callable[[], Reply]
@@ -211,7 +237,7 @@ class ClientRunner:
         tensors = self.net.layout.tensors(personal) if isinstance(personal, Tensor) else personal
         content = save({k: v.detach().contiguous().clone() for k, v in tensors.items()})
         name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
-        if not (folder / name).exists():
+        if not (folder / name).exists() or (folder / name).stat().st_size != len(content):
             write_bytes(folder / name, content)
         return name
 
@@ -223,19 +249,36 @@ def copied(message: Message) -> Message:
     )
 
 
+def reach(value: Any, *, finite: bool = False) -> float:
+    """The largest magnitude of all floating-point numbers in a nested value; infinite if one of them is not finite.
+    With `finite`, those are passed over."""
+    if isinstance(value, Tensor):
+        if not value.numel() or not (value.is_floating_point() or value.is_complex()):
+            return 0.0
+        least, most = map(float, torch.aminmax(value.abs() if value.is_complex() else value))
+        if isfinite(least) and isfinite(most):  # both are NaN if any number is
+            return max(-least, most)
+        return reach(value[torch.isfinite(value)]) if finite else inf
+    if isinstance(value, float):
+        return abs(value) if isfinite(value) else 0.0 if finite else inf
+    if isinstance(value, dict):
+        value = list(value.values())
+    return max((reach(v, finite=finite) for v in value), default=0.0) if isinstance(value, list | tuple) else 0.0
+
+
 def _where(work: Work, hook: str, why: str) -> str:
     return f"round {work.round}, client {work.client}, hook {hook}: {why}"
 
 
-def _checked(value: object, function: str) -> Reply:
+def _checked(value: object, function: str, fault: str = "") -> Reply:
     """The reply in its plain form. Raise with what is wrong with it."""
     if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], dict)):
-        raise TypeError(f"{function} must return Reply(state, body); it returned a {type(value).__name__}.")
+        raise BadReply(f"{function} must return Reply(state, body); it returned a {type(value).__name__}.")
     state, parts = value
-    body = []
-    for part in parts if isinstance(parts, tuple | list) else (parts,):
-        array = torch.as_tensor(part).detach().contiguous()
-        if array.is_floating_point() and not bool(torch.isfinite(array).all()):
-            raise ValueError(f"{function} returned NaN or infinity (a learning rate that is too large does that).")
-        body.append(array)
+    body = [torch.as_tensor(p).detach().contiguous() for p in (parts if isinstance(parts, tuple | list) else (parts,))]
+    if fault:
+        body = spoiled(body, fault)
+    for what, arrays in (("", body), ("a private state with ", state)):
+        if not isfinite(reach(arrays)):
+            raise BadReply(f"{function} returned {what}NaN or infinity (a learning rate that is too large does that).")
     return Reply(state, tuple(body))

@@ -15,7 +15,11 @@ from fedkin.engine.runner import Outcome, RunSpec, Work, failed
 from fedkin.protocol import Message
 
 TRIES = 3  # a client whose work kills this many workers is given up for the round
-DEPTH = 2  # tasks a worker has at hand, so that it never waits for the next one
+DEPTH = 2  # pieces of work that a worker has at hand, so that it never waits for the next one
+
+# How long a client may take where the user sets no limit: a multiple of the longest answer so far.
+MULTIPLE, AT_LEAST, NOTHING_KNOWN = 20.0, 60.0, 3600.0
+LOOK_EVERY = 5.0  # seconds after which the scheduler looks at the clock at the latest
 
 
 class WorkerDied(Exception):
@@ -32,12 +36,14 @@ class Line:
 
     work: deque[Work] = field(default_factory=deque)
     since: float = 0.0
-    """When it began the first of it."""
+    """When it began the first of it, by the scheduler's clock."""
 
 
 class Scheduler(ABC):
     def __init__(self, spec: RunSpec, time_limit: float | None) -> None:
         self.spec, self._limit = spec, time_limit
+        self._longest: dict[str, float] = {}  # by hook: training says nothing of how long an evaluation takes
+        self._clock = Clock()
         self.lines: list[Line] = []
         """One for each worker."""
 
@@ -51,7 +57,7 @@ class Scheduler(ABC):
         """Send work to a worker. If it is dead, `take` will say so."""
 
     @abstractmethod
-    def wait(self, workers: Sequence[int], timeout: float | None) -> Collection[int]:
+    def wait(self, workers: Sequence[int], timeout: float) -> Collection[int]:
         """Those of these workers that have an answer, or have died. Empty after `timeout` seconds."""
 
     @abstractmethod
@@ -70,6 +76,7 @@ class Scheduler(ABC):
     def run(self, work: Sequence[Work], message: Message) -> list[Outcome]:
         """All outcomes, in the order of the work, whoever did it and whenever."""
         self.post(message)
+        self._clock.tick()
         sizes = self.spec.federation.sizes
         # the largest first, so that no worker is left alone with a long one at the end
         self._todo = deque(sorted(work, key=lambda w: (-int(sizes[w.client]), w.position)))
@@ -79,10 +86,11 @@ class Scheduler(ABC):
             self._hand_out()
             busy = [worker for worker, line in enumerate(self.lines) if line.work]
             ready = self.wait(busy, self._patience(busy))
+            self._clock.tick()
             for worker in busy:
                 if worker in ready:
                     self._collect(worker)
-                elif self._limit and time.monotonic() - self.lines[worker].since > self._limit:
+                elif self._clock.now - self.lines[worker].since > self.allowed(self.lines[worker].work[0]):
                     self._time_out(worker)
         return [self._outcomes[w.position] for w in work]
 
@@ -90,7 +98,7 @@ class Scheduler(ABC):
         for worker, line in enumerate(self.lines):
             while self._todo and len(line.work) < DEPTH:
                 if not line.work:
-                    line.since = time.monotonic()
+                    line.since = self._clock.now
                 line.work.append(self._todo.popleft())
                 self.give(worker, line.work[-1])
 
@@ -101,13 +109,18 @@ class Scheduler(ABC):
         except WorkerDied as death:
             self._do_again(worker, death)
             return
-        line.work.popleft()
-        line.since = time.monotonic()
+        hook = line.work.popleft().hook
+        self._longest[hook] = max(self._longest.get(hook, 0.0), self._clock.now - line.since)
+        line.since = self._clock.now
         self._outcomes[outcome.position] = outcome
 
     def _time_out(self, worker: int) -> None:
         work = self.lines[worker].work.popleft()
-        self._outcomes[work.position] = failed(work, f"did not answer within {self._limit:g} s")
+        why = f"did not answer within {self.allowed(work):g} s"
+        if not self._limit:
+            why += f", {MULTIPLE:g} times the longest answer so far" if work.hook in self._longest else ""
+            why += " (set --time-limit to wait longer)"
+        self._outcomes[work.position] = failed(work, why)
         self._do_again(worker, None)
 
     def _do_again(self, worker: int, death: WorkerDied | None) -> None:
@@ -123,9 +136,28 @@ class Scheduler(ABC):
         self._todo.extendleft(reversed(again))
         self.replace(worker)
 
-    def _patience(self, busy: Sequence[int]) -> float | None:
-        """Seconds until the first of these workers has had its time."""
-        if not self._limit:
-            return None
+    def allowed(self, work: Work) -> float:
+        """Seconds that a client may take."""
+        if self._limit:
+            return self._limit
+        longest = self._longest.get(work.hook)
+        return NOTHING_KNOWN if longest is None else max(AT_LEAST, MULTIPLE * longest)
+
+    def _patience(self, busy: Sequence[int]) -> float:
+        """Seconds to wait before the next look at the clock."""
+        lines = [self.lines[worker] for worker in busy]
+        left = min(self.allowed(line.work[0]) - (self._clock.now - line.since) for line in lines)
+        return max(0.01, min(LOOK_EVERY, left))
+
+
+class Clock:
+    """Seconds that this process ran. While it is suspended, or the machine sleeps, nobody's time runs out."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._last = time.monotonic()
+
+    def tick(self) -> None:
         now = time.monotonic()
-        return max(0.01, min(self._limit - (now - self.lines[worker].since) for worker in busy))
+        self.now += min(now - self._last, 2 * LOOK_EVERY)
+        self._last = now

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedkin.data.federation import Federation
 from fedkin.engine.loop import run
+from fedkin.engine.signals import stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.methods import method as by_name
 from fedkin.protocol import Method
@@ -45,6 +46,8 @@ class Line:
     bytes_per_round: float
     simulated_seconds: float
     wall_seconds: float
+    unmeasured: int = 0
+    """Clients that could not be measured after the last round, over all seeds: the means leave them out."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Comparison:
             out.append(
                 (
                     line.method,
-                    tables.with_spread(line.personal, line.personal_std, in_percent=self.percent),
+                    tables.with_spread(line.personal, line.personal_std, in_percent=self.percent)
+                    + (f" ({line.unmeasured} clients missing)" if line.unmeasured else ""),
                     tables.score(line.received, in_percent=self.percent),
                     tables.score(line.client_std, in_percent=self.percent),
                     tables.score(line.worst_decile, in_percent=self.percent),
@@ -123,6 +127,7 @@ def compare(
     summaries: dict[str, list[dict[str, Any]]] = {label: [] for label in methods}
     wall: dict[str, float] = dict.fromkeys(methods, 0.0)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(stoppable())
         if out is not None:
             stack.enter_context(Folder(out, "comparison"))
             if fresh:
@@ -223,6 +228,7 @@ def _line(
         bytes_per_round=float(np.mean([(s["bytes_down"] + s["bytes_up"]) / s["rounds"] for s in summaries])),
         simulated_seconds=float(np.mean([s["simulated_seconds"]["total"] for s in summaries])),
         wall_seconds=wall,
+        unmeasured=sum(s.get("unmeasured", 0) for s in summaries),
     )
 
 

@@ -1,15 +1,21 @@
-"""What happened in a run: append-only rows (round, client, metric, value) in `history.jsonl`.
+"""What happened in a run: append-only records (round, client, metric, value) in `history.jsonl`.
 
-Rows are a pure function of the run's configuration; what depends on the machine (seconds) is in `timing.jsonl`.
+Records are a pure function of the run's configuration; what depends on the machine (seconds) is in `timing.jsonl`.
+While a run writes its history, no record is kept in memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
+
+from fedkin.results import checksums
+from fedkin.results.store import StorageError
 
 ALL = "all"
 PARTICIPANTS = "participants"
@@ -28,64 +34,124 @@ class Record(NamedTuple):
 
 class History:
     def __init__(self, path: Path | None = None, *, keep: int = 0) -> None:
-        """Rows in memory, and in `path` if given, whose first `keep` bytes are kept and the rest cut off."""
-        self.records: list[Record] = []
+        """A history to be written: in memory, or to the file `path`. The first `keep` bytes of the file stay, the rest
+        is cut off."""
+        self._records: list[Record] = []
+        self._index: dict[str, dict[int, list[Record]]] = {}
+        self._indexed = 0
         self._path = path
-        self._file = None
+        self._file: BinaryIO | None = None
+        self._length = keep
+        self._digest = hashlib.blake2b(digest_size=16)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if keep:
-                content = path.read_bytes()[:keep] if path.exists() else b""
-                if len(content) < keep:
-                    raise ValueError(f"{path} has lost rows: {len(content)} bytes are there, {keep} were written.")
-                self.records = [_parse(line) for line in content.splitlines()]
+            self._read_kept(path, keep)
             self._file = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
             self._file.truncate(keep)
             self._file.seek(keep)
 
+    def _read_kept(self, path: Path, keep: int) -> None:
+        left = keep
+        if keep and path.exists():
+            with open(path, "rb") as f:
+                while left and (chunk := f.read(min(left, 1 << 20))):
+                    self._digest.update(chunk)
+                    left -= len(chunk)
+        if left:
+            raise ValueError(f"{path} has lost records: {keep - left} bytes are there, {keep} were written.")
+
+    # ---- writing
     def add(self, round: int, client: int | None, metric: str, value: Any, scope: str = "") -> None:
         if isinstance(value, float) and not isfinite(value):
-            value = None  # JSON knows no NaN, and other readers of the file would stumble over it
+            value = None  # JSON has no NaN, and other readers of the file would fail on it
         record = Record(round, client, metric, value, scope)
-        self.records.append(record)
-        if self._file is not None:
-            self._file.write(
-                json.dumps({k: v for k, v in record._asdict().items() if k != "scope" or v}).encode() + b"\n"
-            )
+        if self._path is None:
+            self._records.append(record)
+        elif self._file is None:
+            raise ValueError(f"{self._path} is closed: nothing more can be added.")
+        else:
+            line = json.dumps({k: v for k, v in record._asdict().items() if k != "scope" or v}).encode() + b"\n"
+            self._digest.update(line)
+            self._length += len(line)
+            try:
+                self._file.write(line)
+            except OSError as error:
+                raise StorageError(f"Cannot write {self._path}: {error.strerror or error}") from error
 
-    def flush(self) -> int:
-        """Everything to the file; returns its length."""
+    def flush(self, *, durable: bool = False) -> int:
+        """Write everything to the file, with `durable` to the disk itself. Returns the file's length."""
         if self._file is None:
             return 0
-        self._file.flush()
-        return self._file.tell()
+        try:
+            self._file.flush()
+            if durable:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise StorageError(f"Cannot write {self._path}: {error.strerror or error}") from error
+        return self._length
+
+    @property
+    def digest(self) -> str:
+        """Digest of the file's content."""
+        return self._digest.hexdigest()
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            try:
+                self._file.close()
+            finally:
+                self._file = None
 
+    # ---- reading
     @classmethod
-    def load(cls, folder: str | Path) -> History:
-        """The history of a run's folder (or of a history.jsonl)."""
+    def load(cls, folder: str | Path, *, limit: int | None = None) -> History:
+        """The history in a run's folder (or in a history.jsonl). That of a finished run is verified. A file of more
+        than `limit` bytes is not read into memory, but each time that something of it is needed."""
         path = Path(folder)
-        path = path / "history.jsonl" if path.is_dir() else path
+        if path.is_dir():
+            checksums.verify(path, "history.jsonl")
+            path = path / "history.jsonl"
         history = cls()
-        with open(path, "rb") as f:
-            # a run that goes on may be writing its last line just now
-            history.records = [_parse(line) for line in f if line.endswith(b"\n")]
+        if limit is not None and path.stat().st_size > limit:
+            history._path = path
+        else:
+            history._records = list(_parsed(path))
         return history
 
-    def select(self, metric: str, *, scope: str | None = None, round: int | None = None) -> Iterator[Record]:
-        for record in self.records:
-            if record.metric == metric and scope in (None, record.scope) and round in (None, record.round):
-                yield record
+    @property
+    def records(self) -> list[Record]:
+        """All records, in the order in which they were written."""
+        return self._records if self._path is None else list(self)
 
-    def values(self, metric: str, *, round: int, scope: str = "all") -> dict[int, Any]:
+    def __iter__(self) -> Iterator[Record]:
+        """One record after the other; from a file, without keeping them in memory."""
+        if self._path is None:
+            yield from self._records
+        else:
+            self.flush()
+            yield from _parsed(self._path)
+
+    def select(self, metric: str, *, scope: str | None = None, round: int | None = None) -> Iterator[Record]:
+        by_round = self._by_metric().get(metric, {})
+        chosen: Iterable[list[Record]] = by_round.values() if round is None else (by_round.get(round, []),)
+        for records in chosen:
+            yield from (record for record in records if scope in (None, record.scope))
+
+    def _by_metric(self) -> dict[str, dict[int, list[Record]]]:
+        """Records by metric and round, so that reading one round after the other takes linear time."""
+        records = self.records
+        if self._path is not None:
+            self._index, self._indexed = {}, 0
+        for record in records[self._indexed :]:
+            self._index.setdefault(record.metric, {}).setdefault(record.round, []).append(record)
+        self._indexed = len(records)
+        return self._index
+
+    def values(self, metric: str, *, round: int, scope: str = ALL) -> dict[int, Any]:
         """Client to value, in one round."""
         return {r.client: r.value for r in self.select(metric, scope=scope, round=round) if r.client is not None}
 
-    def rounds(self, metric: str = "personal", scope: str = "all") -> list[int]:
+    def rounds(self, metric: str = "personal", scope: str = ALL) -> list[int]:
         return sorted({record.round for record in self.select(metric, scope=scope)})
 
     def to_pandas(self) -> Any:
@@ -99,5 +165,12 @@ class History:
         return frame
 
 
-def _parse(line: bytes) -> Record:
-    return Record(**json.loads(line))
+def _parsed(path: Path) -> Iterator[Record]:
+    with open(path, "rb") as f:
+        for number, line in enumerate(f, start=1):
+            if not line.endswith(b"\n"):
+                return  # a run that goes on may be writing its last line just now
+            try:
+                yield Record(**json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"Line {number} of {path} is damaged: {error}") from error

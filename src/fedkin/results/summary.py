@@ -1,19 +1,24 @@
-"""The headline numbers of a run, read from its history alone."""
+"""The headline numbers of a run, read from its history alone, in one pass."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from fedkin.maths.fairness import fairness
-from fedkin.results.history import History
+from fedkin.results.history import ALL, History
 
 PROTOCOL = (
     "personal: the model that the method says this client uses; received: the model as sent. Each on the client's own "
     "test examples, after the last round, mean over all clients; chosen_by_validation: the evaluated round with the "
     "best mean validation score, never the best on test."
 )
+QUARANTINED = "quarantined: "  # how the history begins what it says of a reply that arrived and could not be used
+COSTS = ("bytes_down", "bytes_up", "flops", "compute_seconds", "communication_seconds")
+Values = dict[int, float | None]
 
 
 # of histories from before there were tasks
@@ -21,54 +26,74 @@ ACCURACY = {"headline": "accuracy", "metrics": ["accuracy"], "higher_is_better":
 
 
 def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
-    rounds = history.rounds("personal")
     last = config["options"]["rounds"]
-    if last not in rounds:
-        why = next((r.value for r in history.select("unmeasured", round=last)), "there are no measurements of it")
-        raise ValueError(f"No client could be measured after the last round, {last}: {why}")
-    weight = history.values("test_rows", round=0, scope="")
     task = config.get("task", ACCURACY)
-    higher = task["higher_is_better"]
+    higher, metrics = task["higher_is_better"], (*task["metrics"], "loss")
+    names = ("personal", "received", "validation", *(f"personal_{m}" for m in metrics))
+    scores: dict[str, dict[int, Values]] = {name: {} for name in names}
+    sums: dict[str, Any] = dict.fromkeys(COSTS, 0)
+    weight: dict[int, float] = {}
+    unmeasured: dict[int | None, str] = {}
+    dropped: Counter[int | None] = Counter()
+    quarantined: Counter[int | None] = Counter()
+    lost_rounds, mean_kld = 0, None
+    for round, client, metric, value, scope in history:
+        if metric in scores and scope == ALL and client is not None:
+            if round == last or metric in ("personal", "validation"):  # the others are needed of the last round alone
+                scores[metric].setdefault(round, {})[client] = value
+        elif metric in sums:
+            sums[metric] += value
+        elif metric == "test_rows" and client is not None:
+            weight[client] = value
+        elif metric == "unmeasured" and round == last and scope == ALL:
+            unmeasured[client] = value
+        elif metric == "dropped":
+            dropped[client] += 1
+            quarantined[client] += str(value).startswith(QUARANTINED)
+        elif metric == "lost_round":
+            lost_rounds += 1
+        elif metric == "mean_kld":
+            mean_kld = value
+    if last not in scores["personal"]:
+        why = next(iter(unmeasured.values()), "there are no measurements of it")
+        raise ValueError(f"No client could be measured after the last round, {last}: {why}")
+    measured = scores["personal"][last]
     out: dict[str, Any] = {
         "method": config["label"],
-        "rounds": config["options"]["rounds"],
+        "rounds": last,
         "clients": len(weight),
+        "measured": len(measured),
+        "incomplete": not _present(config, weight) <= measured.keys(),
         "headline": {"metric": task["headline"], "higher_is_better": higher, "percent": task["percent"]},
-        "personal": spread(history, "personal", last, weight, higher),
+        "personal": spread(measured, weight, higher),
     }
-    if received := spread(history, "received", last, weight, higher):
+    if received := spread(scores["received"].get(last, {}), weight, higher):
         out["received"] = received
-    others = {
-        m: history.values(f"personal_{m}", round=last) for m in (*task["metrics"], "loss") if m != task["headline"]
-    }
-    out["metrics"] = {
-        m: float(np.mean(there)) for m, v in others.items() if (there := [x for x in v.values() if x is not None])
-    }
-    validation = {r: list(history.values("validation", round=r).values()) for r in rounds}
-    scored = {r: float(np.mean(there)) for r, v in validation.items() if (there := [x for x in v if x is not None])}
+    others = {m: list(scores[f"personal_{m}"].get(last, {}).values()) for m in metrics if m != task["headline"]}
+    out["metrics"] = {m: float(np.mean(there)) for m, v in others.items() if (there := [x for x in v if x is not None])}
+    validation = {r: [x for x in v.values() if x is not None] for r, v in sorted(scores["validation"].items())}
+    scored = {r: float(np.mean(v)) for r, v in validation.items() if v}
     if scored:
         best = max(scored, key=lambda r: (scored[r] if higher else -scored[r], -r))
-        out["chosen_by_validation"] = {"round": best, **spread(history, "personal", best, weight, higher)}
-    out["bytes_down"] = sum(r.value for r in history.select("bytes_down"))
-    out["bytes_up"] = sum(r.value for r in history.select("bytes_up"))
-    out["flops"] = sum(r.value for r in history.select("flops"))
-    compute = sum(r.value for r in history.select("compute_seconds"))
-    communication = sum(r.value for r in history.select("communication_seconds"))
+        out["chosen_by_validation"] = {"round": best, **spread(scores["personal"].get(best, {}), weight, higher)}
+    compute, communication = sums["compute_seconds"], sums["communication_seconds"]
+    out |= {name: sums[name] for name in ("bytes_down", "bytes_up", "flops")}
     out["simulated_seconds"] = {"compute": compute, "communication": communication, "total": compute + communication}
-    out["dropped"] = sum(1 for _ in history.select("dropped"))
-    out["lost_rounds"] = sum(1 for _ in history.select("lost_round"))
-    out["unmeasured"] = sum(1 for _ in history.select("unmeasured", round=last))
-    out["mean_kld"] = next((r.value for r in history.select("mean_kld")), None)
+    out["dropped"] = dropped.total()
+    out["quarantined"] = {str(c): n for c, n in sorted(quarantined.items(), key=lambda kv: kv[0] or 0) if n}
+    out["lost_rounds"] = lost_rounds
+    out["unmeasured"] = len(unmeasured)
+    out["mean_kld"] = mean_kld
     out["sees_test"] = config["sees_test"]
     out["evaluation"] = PROTOCOL
     return out
 
 
 def spread(
-    history: History, metric: str, round: int, weight: dict[int, Any], higher_is_better: bool = True
+    values: Mapping[int, float | None], weight: Mapping[int, float], higher_is_better: bool = True
 ) -> dict[str, float]:
-    """Mean, mean weighted by test examples, and fairness of a metric, over all clients for which it is defined."""
-    values = {client: value for client, value in history.values(metric, round=round).items() if value is not None}
+    """Mean, mean weighted by test examples, and fairness of a metric, over the clients for which it is defined."""
+    values = {client: value for client, value in values.items() if value is not None}
     if not values:
         return {}
     v = np.array(list(values.values()), float)
@@ -78,3 +103,12 @@ def spread(
         "weighted": float((v * w).sum() / w.sum()),
         **fairness(v, higher_is_better=higher_is_better),
     }
+
+
+def _present(config: dict[str, Any], clients: Mapping[int, float]) -> set[int]:
+    """The clients that are part of the federation in the last round."""
+    options = config["options"]
+    arrive = {int(c): r for c, r in options.get("arrive", {}).items()}
+    leave = {int(c): r for c, r in options.get("leave", {}).items()}
+    last = options["rounds"]
+    return {c for c in clients if arrive.get(c, 1) <= last < leave.get(c, last + 1)}

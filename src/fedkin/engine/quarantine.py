@@ -1,0 +1,120 @@
+"""Replies that would ruin the server's state: how they are noticed, and whose they are.
+
+A reply may be finite and still so large that the merged model is not, or that the next round of every client fails. So
+the state is looked at after each merge, before it is kept. If it is not usable, the round is done again without the
+clients whose replies reach farther than all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from math import isfinite
+
+from torch import Tensor
+
+from fedkin.engine.round import NoReplies, RoundClients
+from fedkin.engine.runner import ClientError, reach
+from fedkin.protocol import Method, State
+from fedkin.results.store import StorageError
+from fedkin.results.summary import QUARANTINED
+
+Clients = tuple[int, ...]
+NOT_FINITE = "the merged model would hold NaN or infinity"
+GROWTH = 1e6  # no merge of sound replies makes the numbers of a state a million times as large
+ATTEMPTS = 3  # so many of the farthest-reaching replies are left out before the search is given up
+
+
+def sound(
+    method: Method, before: State, after: State | None, clients: RoundClients, error: Exception | None = None
+) -> State:
+    """The state to keep after a round that made `after`, or that failed with `error`.
+
+    Raises NoReplies if nobody's reply can be used.
+    """
+    why = f"the merge failed ({type(error).__name__}: {error})" if after is None else ""
+    why = why or problem(method, before, after or {}, clients.ids)
+    if not why:
+        assert after is not None
+        return after
+    reaches, odd, everybody = clients.reaches(), clients.odd_shapes(), clients.ids
+    if after is not None and why != NOT_FINITE and not outliers(reaches):
+        return after  # everybody's numbers have grown alike
+    for without in suspects(reaches, odd, merged=after is not None):
+        clients.start_again(everybody, without)
+        mended, still = _again(method, before, clients)
+        if not still:
+            for client in without:
+                what = f"has the shapes {odd[client]}" if client in odd else f"reaches {reaches[client]:.2g}"
+                clients.drop(client, f"{QUARANTINED}with its reply, which {what}, {why}")
+            if mended is None:
+                raise NoReplies
+            return mended
+    if error is not None:
+        raise error  # no reply is to blame: it is a fault of the method
+    if why != NOT_FINITE:
+        clients.start_again(everybody, ())
+        return method.round(before, clients)  # large, but of everybody's making
+    raise ClientError(
+        f"Round {clients.number}: {why}, also without the largest replies. Lower --lr, or look for a division by zero "
+        f"in {type(method).__name__}.merge. The last checkpoint is sound."
+    )
+
+
+def _again(method: Method, before: State, clients: RoundClients) -> tuple[State | None, str]:
+    """Do the round again. Returns the state, None if there are no replies, and why it cannot be used."""
+    try:
+        after = method.round(before, clients) if len(clients.ids) else None
+    except NoReplies:
+        return None, ""
+    except StorageError:
+        raise
+    except Exception as error:
+        return None, str(error)
+    return after, problem(method, before, after, clients.ids) if after is not None else ""
+
+
+def problem(method: Method, before: State, after: State, ids: Tensor) -> str:
+    """Why a merged state cannot be used; empty if it can.
+
+    A method may mark unknown values of its own by NaN or infinity. What counts is what clients would be sent.
+    """
+    size = reach(after)
+    if not isfinite(size):
+        if not isfinite(reach(tuple(method.send(after, ids)))):
+            return NOT_FINITE
+        size = reach(after, finite=True)
+    start = reach(before, finite=True)
+    if size > GROWTH * max(start, 1.0):
+        return f"the merged state would reach {size:.2g}, after {start:.2g} in the round before"
+    return ""
+
+
+def suspects(reaches: Mapping[int, float], odd: Collection[int] = (), *, merged: bool = True) -> Iterator[Clients]:
+    """Sets of clients to leave out, one after the other, until a round can be used.
+
+    First those whose replies reach much farther than others. If the merge failed, then those with unusual shapes, all
+    and one by one; if it gave NaN, then those that reach farthest.
+    """
+    tried = set()
+    for without in _suspects(reaches, odd, merged):
+        if without and frozenset(without) not in tried:
+            tried.add(frozenset(without))
+            yield without
+
+
+def _suspects(reaches: Mapping[int, float], odd: Collection[int], merged: bool) -> Iterator[Clients]:
+    yield outliers(reaches)
+    if merged:
+        order = sorted(reaches, key=lambda client: (-reaches[client], client))
+        yield from (tuple(order[:count]) for count in range(1, ATTEMPTS + 1))
+    elif odd:
+        yield tuple(sorted(odd))
+        yield from ((client,) for client in sorted(odd)[:ATTEMPTS])
+        yield tuple(sorted({*odd, *outliers(reaches)}))
+
+
+def outliers(reaches: Mapping[int, float]) -> Clients:
+    """The clients whose replies reach a million times as far as those of the usual client."""
+    ordered = sorted(reaches.values())
+    usual = ordered[(len(ordered) - 1) // 2] if len(ordered) > 1 else 0.0
+    return tuple(client for client, far in sorted(reaches.items()) if far > GROWTH * max(usual, 1.0))

@@ -1,0 +1,72 @@
+"""A worker's network and PyTorch settings: every client finds them as they were built, whatever the last one did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedkin.models.network import Network
+
+_PLAIN = (int, float, str, type(None))
+
+
+class Workspace:
+    def __init__(self, make: Callable[[], Network], threads: int) -> None:
+        self._make, self._threads = make, threads
+        self._build()
+
+    def _build(self) -> None:
+        self.net = self._make()
+        module = self.net.module
+        self._initial = self.net.initial.clone()
+        self._modes = [(part, part.training) for part in module.modules()]
+        self._gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
+        self._built = _structure(self.net)
+
+    def clean(self) -> Network:
+        """The network as it was built: put back where that is possible, or else a new one."""
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+        if _structure(self.net) != self._built:
+            self._build()
+        for parameter, gradient in self._gradients:
+            parameter.requires_grad_(gradient)
+            parameter.grad = None
+        for part, training in self._modes:
+            part.training = training
+        self.net.initial.copy_(self._initial)
+        self.net.load(self._initial)
+        self.net.cost = 0.0
+        return self.net
+
+    def apart(self, value: Any) -> Any:
+        """The same value, with copies of what is stored in the network itself: the next use of it would change that."""
+        if isinstance(value, torch.Tensor):
+            inside = value.untyped_storage().data_ptr() == self.net.flat.untyped_storage().data_ptr()
+            return value.clone() if inside else value
+        if isinstance(value, dict):
+            return {k: self.apart(v) for k, v in value.items()}
+        if isinstance(value, tuple):
+            return tuple(self.apart(v) for v in value)
+        return [self.apart(v) for v in value] if isinstance(value, list) else value
+
+
+def _structure(net: Network) -> list[Any]:
+    """What cannot be put back: which parts there are, their settings and hooks, and where their numbers are stored."""
+    out: list[Any] = [id(net.flat), net.flat.data_ptr(), id(net.initial), id(net.module)]
+    for name, part in net.module.named_modules():
+        settings = [(k, v) for k, v in vars(part).items() if isinstance(v, _PLAIN) and k != "training"]
+        hooks = [len(v) for k, v in vars(part).items() if k.endswith("_hooks")]
+        out.append((name, id(part), type(part), settings, hooks, "forward" in vars(part)))
+        out.append([(k, id(v), _memory(v)) for k, v in part._parameters.items()])
+        out.append([(k, _memory(v)) for k, v in part._buffers.items()])
+    return out
+
+
+def _memory(tensor: torch.Tensor | nn.Parameter | None) -> Any:
+    return None if tensor is None else (tensor.data_ptr(), tuple(tensor.shape), tensor.dtype)

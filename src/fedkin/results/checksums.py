@@ -1,0 +1,64 @@
+"""Checksums of a finished run: whoever reads it later knows that it is what was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedkin.results.folder import is_own
+from fedkin.results.store import digest, digest_of, sync, write_json
+
+NAME = "checksums.json"
+
+
+class Altered(ValueError):
+    """A file of a finished run is not what was written."""
+
+
+def write(folder: Path) -> None:
+    """Note the digests of a finished run's results. This is the last file that a run writes."""
+    names = ["config.json", "history.jsonl", "summary.json"]
+    if (folder / "models").is_dir():
+        names += sorted(name for p in (folder / "models").iterdir() if is_own(name := f"models/{p.name}"))
+    for name in names:
+        sync(folder / name)
+    files = {name: digest_of(folder / name) for name in names}
+    write_json(folder / NAME, {"files": files, "digest": _signature(files)}, durable=True)
+
+
+def renew(folder: Path, name: str) -> None:
+    """Note the digest of a file that fedkin itself has changed since, such as a label."""
+    path = folder / NAME
+    if path.exists():
+        files = {**json.loads(path.read_bytes())["files"], name: digest_of(folder / name)}
+        write_json(path, {"files": files, "digest": _signature(files)}, durable=True)
+
+
+def verify(folder: Path, *names: str) -> bool:
+    """Are these files of a finished run there (all of them if no names are given)? Raise if one was changed since.
+
+    Of a run that is not finished, or older than checksums, nothing is known: the answer is True.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return True
+    try:
+        noted = json.loads(path.read_bytes())
+        files: dict[str, str] = noted["files"]
+        if noted["digest"] != _signature(files):
+            raise ValueError("it is not as it was written")
+        known = [name for name in names or files if name in files]
+        there = [name for name in known if (folder / name).exists()]
+        wrong = [name for name in there if digest_of(folder / name) != files[name]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        known, there, wrong = [], [], [NAME]
+    if wrong and path.exists():  # else the run goes on just now, with more rounds
+        raise Altered(
+            f"{folder}: {', '.join(wrong)} changed after the run had finished. Restore the folder from a copy, or run "
+            "it again with --fresh."
+        )
+    return known == there
+
+
+def _signature(files: dict[str, str]) -> str:
+    return digest(json.dumps(files, sort_keys=True).encode())

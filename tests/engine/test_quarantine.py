@@ -1,0 +1,245 @@
+"""Replies that would ruin the server's state are left out, and whose they are is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, nan
+
+import pytest
+import torch
+
+import fedkin
+from fedkin import Client, Message, Replies, Reply, Server
+from fedkin.engine.quarantine import outliers, suspects
+from fedkin.engine.runner import ClientError, reach
+from fedkin.methods.fedavg import FedAvg
+from fedkin.results.store import equal
+
+
+@pytest.fixture(scope="module")
+def fed() -> fedkin.Federation:
+    return fedkin.federate("digits", clients=6, samples_per_client=40, seed=2)
+
+
+@dataclass(frozen=True)
+class Faulty(FedAvg):
+    """FedAvg in which client 3 returns something odd in round 2."""
+
+    fault: str = ""
+    value: float = 3e38
+    who: tuple[int, ...] = (3,)
+
+    def init(self, fed: Server):
+        return {**super().init(fed), "round": 1}
+
+    def send(self, state, ids) -> Message:
+        return Message((state["model"], torch.tensor(state["round"])), (ids,))
+
+    def received(self, client: Client, message: Message):
+        return message.shared[0]
+
+    def local(self, client: Client, message: Message) -> Reply:
+        trained = fedkin.sgd(client, message.shared[0])
+        state = {"rounds": client.state.get("rounds", 0) + 1}
+        if int(message.own[0]) in self.who and int(message.shared[1]) == 2:
+            if self.fault == "huge":
+                trained = torch.full_like(trained, self.value)
+            if self.fault == "state":
+                state["worse"] = torch.tensor([1.0, nan])
+            if self.fault == "number":
+                state["worse"] = inf
+        return Reply(state, (trained,))
+
+    def personal(self, client: Client, message: Message, trained):
+        return message.shared[0]
+
+    def merge(self, state, sent: Message, replies: Replies):
+        return {**super().merge(state, sent, replies), "round": state["round"] + 1}
+
+
+SETTINGS = {"rounds": 3, "evaluate_every": 1, "workers": 2}
+
+
+def without_client_3(fed, **settings):
+    return fedkin.run(Faulty(), fed, **{**SETTINGS, "leave": {3: 2}, **settings})
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38, 1e20, 1e12])
+def test_a_huge_reply_is_left_out_and_its_sender_named(fed, value):
+    result = fedkin.run(Faulty(fault="huge", value=value), fed, **SETTINGS)
+    (row,) = result.history.select("dropped")
+    assert (row.round, row.client) == (2, 3)
+    assert row.value.startswith("quarantined: with its reply, which reaches ")
+    assert result.summary["quarantined"] == {"3": 1}
+    assert reach(result.state) < 100
+    # the state after round 2 is that of a round in which the client was not asked
+    two = {**SETTINGS, "rounds": 2}
+    assert equal(
+        fedkin.run(Faulty(fault="huge", value=value), fed, **two).state["model"],
+        without_client_3(fed, rounds=2).state["model"],
+    )
+
+
+def test_several_of_them(fed):
+    result = fedkin.run(Faulty(fault="huge", who=(1, 3)), fed, **SETTINGS)
+    assert {(row.round, row.client) for row in result.history.select("dropped")} == {(2, 1), (2, 3)}
+
+
+def test_the_only_reply_of_a_round(fed):
+    """Then the round has no effect."""
+
+    @dataclass(frozen=True)
+    class Alone(Faulty):
+        def select(self, state, fed, round):
+            return torch.tensor([3]) if round == 2 else fed.ids
+
+    result = fedkin.run(Alone(fault="huge"), fed, **SETTINGS)
+    assert [row.round for row in result.history.select("lost_round")] == [2]
+    assert reach(result.state) < 100
+
+
+def test_a_stopped_run_gives_the_same_bits(fed, tmp_path):
+    straight = fedkin.run(Faulty(fault="huge"), fed, **SETTINGS)
+    for rounds in (1, 2, 3):
+        stopped = fedkin.run(Faulty(fault="huge"), fed, **{**SETTINGS, "rounds": rounds}, out=tmp_path)
+    assert equal(straight.state, stopped.state)
+    assert straight.history.records == stopped.history.records
+
+
+def test_private_states_are_those_of_the_round_that_counts(fed, tmp_path):
+    """Doing a round again does not advance anybody twice."""
+    from fedkin.results.store import load_state
+
+    fedkin.run(Faulty(fault="huge"), fed, **SETTINGS, checkpoint_every=3, out=tmp_path)
+    states = {int(p.name.split("-")[1]): load_state(p)["rounds"] for p in (tmp_path / "checkpoint").glob("client-*")}
+    assert states == {0: 3, 1: 3, 2: 3, 3: 2, 4: 3, 5: 3}
+
+
+@pytest.mark.parametrize("name", ["fedcedar", "pfedgat-v2", "pflic", "dcpfl", "scaffold", "pfedhn", "ditto", "cfl"])
+def test_methods_go_on_without_huge_replies(fed, name):
+    result = fedkin.run(name, fed, rounds=4, faults="huge=0.1", engine="serial", lr=0.1)
+    sizes = [v for v in result.history.values("personal_loss", round=4).values()]
+    assert all(v is not None and v < 1e4 for v in sizes)
+    assert all(row.value.startswith("quarantined") for row in result.history.select("dropped"))
+
+
+@pytest.mark.parametrize("fault", ["state", "number"])
+def test_a_private_state_that_is_not_finite_is_noticed(fed, fault, tmp_path):
+    result = fedkin.run(Faulty(fault=fault), fed, **SETTINGS, out=tmp_path)
+    (row,) = result.history.select("dropped")
+    assert (row.round, row.client) == (2, 3)
+    assert "returned a private state with NaN or infinity" in row.value
+    assert result.summary["quarantined"] == {"3": 1}
+
+
+def test_a_merge_that_fails_for_everybody_is_the_methods_fault(fed):
+    @dataclass(frozen=True)
+    class Broken(Faulty):
+        def merge(self, state, sent, replies):
+            raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        fedkin.run(Broken(), fed, **SETTINGS)
+
+
+def test_a_merge_that_cannot_cope_with_one_reply_goes_on_without_it(fed):
+    @dataclass(frozen=True)
+    class Picky(Faulty):
+        def merge(self, state, sent, replies):
+            if float(replies.body[0].abs().max()) > 1e30:
+                raise ValueError("array must not contain infs")
+            return super().merge(state, sent, replies)
+
+    result = fedkin.run(Picky(fault="huge"), fed, **SETTINGS)
+    (row,) = result.history.select("dropped")
+    assert (row.round, row.client) == (2, 3)
+    assert "array must not contain infs" in row.value
+
+
+def test_a_merge_that_divides_by_zero_stops_the_run(fed, tmp_path):
+    @dataclass(frozen=True)
+    class Divides(Faulty):
+        def merge(self, state, sent, replies):
+            after = super().merge(state, sent, replies)
+            return {**after, "model": after["model"] / (state["round"] != 2)}
+
+    with pytest.raises(ClientError, match=r"Round 2: the merged model would hold NaN or infinity.*checkpoint is sound"):
+        fedkin.run(Divides(), fed, **SETTINGS, checkpoint_every=1, out=tmp_path)
+    from fedkin.results.store import load_state
+
+    assert reach(load_state(tmp_path / "checkpoint" / "server-000001.safetensors")) < 100
+
+
+def test_a_method_may_mark_what_it_does_not_know(fed):
+    @dataclass(frozen=True)
+    class Marks(Faulty):
+        def merge(self, state, sent, replies):
+            return {**super().merge(state, sent, replies), "unknown": torch.tensor([nan, inf])}
+
+    assert not list(fedkin.run(Marks(), fed, **SETTINGS).history.select("dropped"))
+
+
+def test_numbers_that_grow_everywhere_are_nobodys_fault(fed):
+    @dataclass(frozen=True)
+    class Grows(Faulty):
+        def merge(self, state, sent, replies):
+            after = super().merge(state, sent, replies)
+            return {**after, "counter": torch.tensor([1e9])}
+
+    assert not list(fedkin.run(Grows(), fed, **SETTINGS).history.select("dropped"))
+
+
+def test_numbers_that_grow_beside_a_large_reply(fed):
+    """Leaving the reply out does not mend it: then everybody's replies count."""
+
+    @dataclass(frozen=True)
+    class Grows(Faulty):
+        def merge(self, state, sent, replies):
+            after = super().merge(state, sent, replies)
+            return {**after, "model": state["model"], "counter": torch.tensor([1e9])}
+
+    result = fedkin.run(Grows(fault="huge", value=1e12), fed, **{**SETTINGS, "rounds": 2})
+    plain = fedkin.run(Grows(), fed, **{**SETTINGS, "rounds": 2})
+    assert not list(result.history.select("dropped"))
+    assert equal(result.state, plain.state)
+
+
+# ---- the parts
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (torch.tensor([1.0, -3.0]), 3.0),
+        (torch.tensor([nan, 1.0]), inf),
+        (torch.tensor([-inf, 1.0]), inf),
+        (torch.tensor([1 << 40]), 0.0),
+        (torch.empty(0), 0.0),
+        (torch.tensor([-7.0], dtype=torch.bfloat16), 7.0),
+        (torch.tensor([3 + 4j]), 5.0),
+        ({"a": [1.0, (torch.tensor(-2.0), "text")], "b": None, "c": True, "n": 10**9}, 2.0),
+        (nan, inf),
+        ([], 0.0),
+    ],
+)
+def test_reach(value, expected):
+    assert reach(value) == pytest.approx(expected)
+
+
+def test_reach_of_what_is_finite():
+    assert reach({"a": torch.tensor([nan, -inf, -3.0]), "b": [inf, 2.0]}, finite=True) == 3
+    assert reach([torch.tensor([nan])], finite=True) == 0
+
+
+def test_outliers_and_suspects():
+    assert outliers({0: 1.0, 1: 2.0, 2: 3e38}) == (2,)
+    assert outliers({0: 1.0, 1: 3e38}) == (1,)
+    assert outliers({0: 3e38}) == (0,)
+    assert outliers({0: 1e30, 1: 2e30, 2: 3e30}) == ()
+    assert outliers({0: 1e-12, 1: 1e5}) == (), "large only beside something tiny"
+    assert outliers({0: 1.0, 1: 1.0, 2: 1e30, 3: inf}) == (2, 3)
+    assert outliers({}) == ()
+    assert list(suspects({0: 1.0, 1: 3.0, 2: 2.0, 3: 2.5})) == [(1,), (1, 3), (1, 3, 2)]
+    assert list(suspects({0: 1.0, 1: 3e38, 2: 3e38, 3: 1.0})) == [(1, 2), (1,), (1, 2, 0)]
+    assert list(suspects({0: 1.0, 1: 1.0}, merged=False)) == [], "the merge failed and nobody stands out"
+    assert list(suspects({0: 1.0, 1: 3e38, 2: 1.0}, {0, 2}, merged=False)) == [(1,), (0, 2), (0,), (2,), (0, 1, 2)]
