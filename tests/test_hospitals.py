@@ -78,8 +78,8 @@ def test_the_whole_way(tmp_path):
 
     # a fourth hospital
     write(tmp_path / "east.csv", patients(60, 7, 2.0))
-    told = fedkin_command("join", folder, "--data", "east.csv", "--out", "east", cwd=tmp_path)
-    assert "east: expect auc " in told
+    shown = fedkin_command("join", folder, "--data", "east.csv", "--out", "east", cwd=tmp_path)
+    assert "east: expect auc " in shown
     fedkin_command("predict", "east", "--client", "east", "--data", "new.csv", "--out", "east.out.csv", cwd=tmp_path)
     assert len((tmp_path / "east.out.csv").read_text().splitlines()) == 8
     assert run.clients == fedkin.load(tmp_path / folder).clients, "the run stays as it is"

@@ -50,7 +50,7 @@ def last_layers(layout: Layout, count: int) -> tuple[Tensor, Tensor]:
     """Positions of everything else, and of the `count` layers that end with the head."""
     if not 0 <= count <= layout.head_layer + 1:
         raise ValueError(
-            f"{count} layers were asked for; this network has {layout.head_layer + 1} up to its head: "
+            f"{count} layers were requested; this network has {layout.head_layer + 1} up to its head: "
             f"{', '.join(layer.name for layer in layout.layers[: layout.head_layer + 1])}."
         )
     inside = torch.zeros(layout.size, dtype=torch.bool)

@@ -72,7 +72,8 @@ class CFL(Method):
 
     matters = {
         "eps1": {"wait": 0, "eps2": 0.0, "eps1": 1e9, "settings": {"participation": 1.0}},
-        "eps2": {"wait": 0, "eps1": 1e9, "eps2": 0.0, "settings": {"participation": 1.0}},
+        "eps2": {"wait": 0, "eps1": 1e9, "eps2": float("inf"), "settings": {"participation": 1.0}},
+        "scale": {"wait": 0, "eps1": 1e9, "scale": "absolute", "settings": {"participation": 1.0}},
         "gamma_max": {"wait": 0, "eps1": 1e9, "eps2": 0.0, "gamma_max": 1.0, "settings": {"participation": 1.0}},
         "wait": {"eps1": 1e9, "eps2": 0.0, "wait": 0, "settings": {"participation": 1.0}},
         "least": {"wait": 0, "eps1": 1e9, "eps2": 0.0, "least": 100, "settings": {"participation": 1.0}},

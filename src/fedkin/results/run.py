@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -206,7 +206,7 @@ class Run:
                 raise ValueError(f"This run learned from arrays: give an .npz with x and y instead of {path.name}.")
             from fedkin.data.preprocess import Preprocessing
 
-            return path, Preprocessing.from_json(stored).labels(path)
+            return path, torch.from_numpy(Preprocessing.from_json(stored).labels(path))
         with np.load(path, allow_pickle=False) as arrays:
             if not {"x", "y"} <= set(arrays):
                 raise ValueError(f"{path} must have the arrays x and y; it has {', '.join(arrays)}.")
@@ -238,10 +238,12 @@ class Run:
         return array.long() if about["dtype"] == "int64" else array.float()
 
     def targets(self, y: Any) -> Tensor:
-        """Labels as the loss takes them: class numbers, or the names that the data has for them."""
+        """Labels as the loss takes them. Classes may be given by the names that the data has for them, or by their
+        numbers: a tensor always holds numbers, other integers do where no class is named by an integer."""
         array = np.asarray(y)
         names = self.config["inputs"]["class_names"]
-        if self.task.has_classes and names and not (np.issubdtype(array.dtype, np.integer) and _are_codes(names)):
+        numbers = isinstance(y, Tensor) or (np.issubdtype(array.dtype, np.integer) and not _named_by_integers(names))
+        if self.task.has_classes and names and not numbers:
             index = {name: i for i, name in enumerate(names)}
             unknown = sum(str(label) not in index for label in array.tolist())
             if unknown:
@@ -367,9 +369,8 @@ def _is_numeric(x: Any) -> bool:
     return isinstance(x, Tensor) or (isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.number))
 
 
-def _are_codes(names: list[str]) -> bool:
-    """Are the classes' names just their numbers?"""
-    return names == [str(i) for i in range(len(names))]
+def _named_by_integers(names: Sequence[str]) -> bool:
+    return any(name.lstrip("-").isdecimal() for name in names)
 
 
 @torch.no_grad()
