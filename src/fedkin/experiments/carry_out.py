@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from functools import lru_cache, partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def run_all(
             ended(one, lambda one=one: run_one(one, out))  # type: ignore[misc]
         return failed
     queue = iter(waiting)
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_alone) as pool:
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
         running = {pool.submit(run_one, j, out): j for _, j in zip(range(count), queue)}
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -152,6 +153,19 @@ def run_all(
                 if (following := next(queue, None)) is not None:
                     running[pool.submit(run_one, following, out)] = following
     return failed
+
+
+def _begin_worker() -> None:
+    _alone()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """No worker outlives a killed parent."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _alone() -> None:
