@@ -6,17 +6,18 @@ A method is one file with both sides. The engine knows no method, and a method k
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.bounds import Count, FractionBelow1, NonNegative, Positive, check
+from fedkin.bounds import Count, FractionBelow1, NonNegative, Positive, PositiveFraction, Whole, check
 
 if TYPE_CHECKING:
     from fedkin.models.network import Layout, Network
@@ -31,18 +32,69 @@ class Training:
     """How a client trains; the same for every method of a comparison."""
 
     lr: Positive = 0.05
-    """Learning rate of local SGD."""
+    """Learning rate of local training."""
     epochs: Count = 1
     """Passes over the client's training examples in one round."""
     batch_size: Count = 16
     """Examples in one step; the last, smaller batch of an epoch is used too."""
     momentum: FractionBelow1 = 0.0
-    """Momentum of local SGD; it starts at zero in each round."""
+    """Momentum of SGD; it starts at zero in each round."""
     weight_decay: NonNegative = 0.0
-    """L2 penalty on the parameters."""
+    """L2 penalty on the parameters; with adamw, the share of them that a step of rate 1 takes away."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Optimizer of local training, as in torch.optim. It starts anew in each round."""
+    schedule: Literal["constant", "step", "cosine"] = "constant"
+    """How the learning rate changes from round to round; within a round it is constant. step: by --decay-factor after
+    every --decay-rounds rounds. cosine: along half a cosine, to almost zero after --decay-rounds rounds."""
+    decay_rounds: Whole = 0
+    """Rounds between the steps of the learning rate, or rounds of its cosine (warm-up included); 0: for a cosine, the
+    rounds of the run."""
+    decay_factor: PositiveFraction = 0.1
+    """Factor of one step of the schedule `step`."""
+    warmup: Whole = 0
+    """First rounds, in which the learning rate rises linearly to its full value."""
+    clip: NonNegative = 0.0
+    """Largest L2 norm of the gradient of a step; a longer one is scaled down. 0: no limit."""
+    augment: Literal["none", "crop", "flip", "crop+flip"] = "none"
+    """Random changes of training images: shifted by up to 4 pixels, mirrored left to right, or both."""
+    stop_after: Whole = 0
+    """Stop a client's training in a round after this many epochs without a lower loss on its validation examples, and
+    take the epoch with the lowest. 0: never."""
 
     def __post_init__(self) -> None:
         check(self)
+        if self.optimizer != "sgd" and self.momentum:
+            raise ValueError(f"momentum={self.momentum} is for sgd; {self.optimizer} has its own: leave it out.")
+        if self.schedule == "step" and not self.decay_rounds:
+            raise ValueError("schedule=step needs decay_rounds: the rounds between two steps of the learning rate.")
+        if self.schedule == "cosine" and self.decay_rounds and self.decay_rounds <= self.warmup:
+            raise ValueError(f"decay_rounds={self.decay_rounds} must be above warmup={self.warmup}.")
+
+    def settled(self, rounds: int) -> Training:
+        """The same with the length of the schedule filled in, for a run of so many rounds."""
+        if self.schedule != "cosine" or self.decay_rounds:
+            return self
+        if rounds <= self.warmup:
+            raise ValueError(f"A run of {rounds} rounds is too short for warmup={self.warmup} and a cosine after it.")
+        return replace(self, decay_rounds=rounds)
+
+    def at(self, round: int) -> Training:
+        """The settings of one round, counted from 1, with the learning rate that the schedule gives."""
+        factor = self.factor(round)
+        return self if factor == 1.0 else replace(self, lr=self.lr * factor)
+
+    def factor(self, round: int) -> float:
+        """The learning rate of a round as a share of `lr`, as `torch.optim.lr_scheduler` computes it."""
+        done = round - 1
+        if done < self.warmup:
+            return (done + 1) / (self.warmup + 1)
+        done -= self.warmup
+        if self.schedule == "step":
+            return float(self.decay_factor ** (done // self.decay_rounds))
+        if self.schedule == "cosine" and self.decay_rounds:
+            length = self.decay_rounds - self.warmup
+            return (1 + math.cos(math.pi * min(done, length - 1) / length)) / 2  # later rounds keep the last rate
+        return 1.0
 
 
 class Message(NamedTuple):
@@ -221,6 +273,9 @@ class Method(ABC):
     """What stays at a client between rounds."""
     needs_classes: ClassVar[bool] = False
     """True for a method that works with class labels, and cannot learn a regression."""
+    needs_sgd: ClassVar[str] = ""
+    """Why this method needs plain SGD at the clients, in a sentence, where its derivation does. A run with another
+    optimizer or with clipping says so before round 1."""
     matters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """For `fedkin verify`, which changes each field and expects another outcome: other settings that must hold for a
     field to have an effect (`{"fine_tune_epochs": {"fine_tune": True}}`) and, under its own name, the value to try."""
@@ -316,6 +371,18 @@ class Method(ABC):
         super().__init_subclass__(**kwargs)
         if "local" in cls.__dict__:
             client_function(cls.__dict__["local"])
+
+
+def needs_plain_sgd(method: Method, training: Training) -> list[str]:
+    """A warning if the method's derivation assumes plain SGD and the clients take other steps."""
+    other = [f"optimizer={training.optimizer}"] if training.optimizer != "sgd" else []
+    other += [f"clip={training.clip:g}"] if training.clip else []
+    if not method.needs_sgd or not other:
+        return []
+    return [
+        f"{type(method).__name__} needs plain SGD: {method.needs_sgd} This does not hold with {' and '.join(other)}. "
+        "Use optimizer=sgd without clip, or read the results with care."
+    ]
 
 
 def with_rows(table: Tensor, ids: Sequence[int] | Tensor, values: Tensor) -> Tensor:

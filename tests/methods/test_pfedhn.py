@@ -92,7 +92,7 @@ def inner(client, vector, method):
 @pytest.mark.parametrize(
     ("method", "participation"),
     [
-        (PFedHN(**SMALL, clip=0.5), 0.2),  # one client a round, as in the paper
+        (PFedHN(**SMALL, server_clip=0.5), 0.2),  # one client a round, as in the paper
         (PFedHN(**SMALL, inner_clip=0.5), 1.0),
         (PFedHN(**SMALL, step="each", server_lr=0.01), 1.0),
         (PFedHN(**SMALL, step="sum", inner_steps=4, server_lr=0.01), 0.6),
@@ -125,7 +125,7 @@ def test_golden(fed, method, participation):
         for n, i in enumerate(back):
             hyper(i).backward(delta[i] / (len(back) if method.step == "mean" else 1))
             if method.step == "each" or n == len(back) - 1:
-                nn.utils.clip_grad_norm_(hyper.parameters(), method.clip)
+                nn.utils.clip_grad_norm_(hyper.parameters(), method.server_clip)
                 optimizer.step()
                 optimizer.zero_grad()
     sent = method.send(got.state, torch.arange(5)).own[0]
@@ -215,7 +215,7 @@ def test_heads_are_each_clients_own(fed):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"server_lr": 0.0}, {"hidden": 0}, {"clip": 0.0}, {"server_momentum": 1.0}, {"step": "all"}]
+    "fields", [{"server_lr": 0.0}, {"hidden": 0}, {"server_clip": 0.0}, {"server_momentum": 1.0}, {"step": "all"}]
 )
 def test_wrong_fields_are_named(fields):
     with pytest.raises(ValueError, match=f"{next(iter(fields))}="):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from fedkin.client.optimizer import Step, optimizer
 from fedkin.models.network import Layout, Loss, Network
 from fedkin.protocol import Client, Examples
 
@@ -20,30 +20,16 @@ def slope(net: Network, parameters: Tensor, examples: Examples, loss: Loss | Non
     return torch.cat([g.reshape(-1) for g in net.gradients(examples.x, examples.y, loss, net.parameters)])
 
 
-def descent(client: Client, lr: float | None = None) -> Callable[[list[Tensor], list[Tensor]], None]:
-    """Returns `step(values, gradient)`, which moves values in place by the run's SGD, to the bit as `sgd` does. The
-    momentum is kept in the function."""
-    training = client.training
-    rate = training.lr if lr is None else lr
-    velocity: list[Tensor] = []
-
-    def step(values: list[Tensor], gradient: list[Tensor]) -> None:
-        if training.weight_decay:
-            gradient = list(torch._foreach_add(gradient, values, alpha=training.weight_decay))
-        if training.momentum:
-            if not velocity:
-                velocity.extend(torch.zeros_like(v) for v in values)
-            torch._foreach_mul_(velocity, training.momentum)
-            torch._foreach_add_(velocity, gradient)
-            gradient = velocity
-        torch._foreach_add_(values, gradient, alpha=-rate)
-
-    return step
+def descent(client: Client, lr: float | None = None) -> Step:
+    """Returns `step(values, gradient)`, which moves values in place by the run's optimizer, to the bit as `sgd` does.
+    Momentum is kept in the function."""
+    return optimizer(client.training, lr)
 
 
 def without_extras(client: Client) -> Client:
-    """The same client with neither momentum nor weight decay."""
-    return client._replace(training=replace(client.training, momentum=0.0, weight_decay=0.0))
+    """The same client with plain SGD: neither momentum nor weight decay, nor another optimizer or clipping."""
+    plain = replace(client.training, optimizer="sgd", momentum=0.0, weight_decay=0.0, clip=0.0, stop_after=0)
+    return client._replace(training=plain)
 
 
 def last_layers(layout: Layout, count: int) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,17 @@
-"""Local training at a client: batches and SGD, as functions that methods share."""
+"""Local training at a client: batches, and training by the run's optimizer, as functions that methods share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain, count, islice
+from math import inf
 
 import torch
 from torch import Tensor
 
+from fedkin.client.augment import augmented
+from fedkin.client.evaluate import scores
+from fedkin.client.optimizer import optimizer
 from fedkin.models.network import Loss
 from fedkin.protocol import Client, Examples
 
@@ -16,10 +20,13 @@ def batches(client: Client, *, epoch: int, rows: Examples | None = None) -> Iter
     """One epoch of shuffled batches, a pure function of (run seed, round, client, epoch)."""
     x, y = rows if rows is not None else Examples(client.data.x, client.data.y)
     generator = torch.Generator().manual_seed((client.seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % (1 << 63))
-    order = torch.randperm(len(y), generator=generator)
+    order = torch.randperm(len(y), generator=generator, device="cpu").to(y.device)
     size = client.training.batch_size
     # one gather for the epoch is cheaper than one for each batch, and its views keep channels_last
-    for xs, ys in zip(x[order].split(size), y[order].split(size)):
+    x, y = x[order], y[order]
+    if client.training.augment != "none":
+        x = augmented(x, client.training.augment, generator)
+    for xs, ys in zip(x.split(size), y.split(size)):
         if len(ys) == 1 and client.net.needs_pairs:
             # batch norm needs two examples; taken twice, the mean loss and the gradient stay the same
             xs, ys = xs.repeat(2, *[1] * (xs.dim() - 1)), ys.repeat(2)
@@ -49,7 +56,8 @@ def sgd(
     loss: Loss | None = None,
     first_epoch: int = 0,
 ) -> Tensor:
-    """Train from the vector `start` by local SGD, for `epochs` epochs or `steps` batches; return the trained vector.
+    """Train from the vector `start` by the run's optimizer, for `epochs` epochs or `steps` batches; return the trained
+    vector.
 
     `regularizer_gradient(w)` is the gradient of a regularizer at the flat parameters w and is added to the gradient of
     the loss (a proximal term is `lambda w: mu * (w - center)`). `loss(net, x, y)` replaces cross entropy. Parameters
@@ -58,23 +66,44 @@ def sgd(
     net, training = client.net, client.training
     net.load(start)
     net.train()
-    step = training.lr if lr is None else lr
     moving = [i for i, p in enumerate(net.parameters) if p.requires_grad]
     if not moving:
         raise ValueError("Every parameter is frozen: there is nothing to train.")
     parameters, views = [net.parameters[i] for i in moving], [net.views[i] for i in moving]
-    velocity = [torch.zeros_like(v) for v in views] if training.momentum else []
-    for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch):
-        gradient = net.gradients(x, y, loss, parameters)
-        # Not in place: if a network adds two parameters, autograd gives both the same gradient tensor.
-        if regularizer_gradient is not None:  # before momentum, or the minimum would be another one
-            extra = net.pieces(regularizer_gradient(net.trainable))
-            gradient = list(torch._foreach_add(gradient, [extra[i] for i in moving]))
-        if training.weight_decay:
-            gradient = list(torch._foreach_add(gradient, views, alpha=training.weight_decay))
-        if training.momentum:
-            torch._foreach_mul_(velocity, training.momentum)
-            torch._foreach_add_(velocity, gradient)
-            gradient = velocity
-        torch._foreach_add_(views, gradient, alpha=-step)
+    step = optimizer(training, lr)
+
+    def train_on(examples: Iterator[Examples]) -> None:
+        for x, y in examples:
+            gradient = net.gradients(x, y, loss, parameters)
+            if regularizer_gradient is not None:  # before momentum, or the minimum would be another one
+                extra = net.pieces(regularizer_gradient(net.trainable))
+                gradient = list(torch._foreach_add(gradient, [extra[i] for i in moving]))
+            step(views, gradient)
+
+    if steps is None and training.stop_after and len(client.data.validation.y):
+        last = first_epoch + (training.epochs if epochs is None else epochs)
+        one_by_one = (stream(client, epochs=1, first_epoch=epoch) for epoch in range(first_epoch, last))
+        return _best_epoch(client, one_by_one, train_on)
+    train_on(stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch))
     return net.vector()
+
+
+def _best_epoch(
+    client: Client, epochs: Iterator[Iterator[Examples]], train_on: Callable[[Iterator[Examples]], None]
+) -> Tensor:
+    """Train epoch by epoch until the loss on validation examples has not fallen for `stop_after` epochs; return the
+    model with the lowest. The model before training does not count: a client always trains."""
+    net = client.net
+    best, lowest, waited = net.vector(), inf, 0
+    for epoch in epochs:
+        train_on(epoch)
+        found = scores(lambda x: net(x), net, client.data.validation)["loss"]
+        net.train()
+        if found < lowest:
+            best, lowest, waited = net.vector(), found, 0
+        else:
+            waited += 1
+            if waited == client.training.stop_after:
+                break
+    net.load(best)
+    return best

@@ -75,7 +75,7 @@ def read(config: Mapping[str, Any]) -> Plan:
         model=model,
         model_options=tables["model"],
         head=head,
-        training=training,
+        training=training.settled(options.rounds),
         options=options,
         clients=tuple(sorted(names)),
         out=out,

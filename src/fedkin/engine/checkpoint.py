@@ -11,12 +11,14 @@ import json
 import platform
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedkin.protocol import State
+from fedkin.engine.options import Options
+from fedkin.protocol import State, Training
 from fedkin.results import checksums
 from fedkin.results.folder import is_own, own_files
 from fedkin.results.store import StorageError, digest, digest_of, load_state, save_state, sync, write_json
@@ -224,6 +226,8 @@ def _verified(folder: Path, path: Path) -> Manifest:
 
 def _differences(old: dict[str, Any], new: dict[str, Any], free: set[str]) -> list[str]:
     out = []
+    # a setting that an older fedkin did not have changes nothing while it has its default
+    defaults = {"options": asdict(Options()), "training": asdict(Training())}
     parts = (old.keys() | new.keys()) - {"environment", "label"}
     if old.get("environment", {}).get("fedkin") != new["environment"]["fedkin"]:
         parts -= new.keys() - old.keys()  # what an older fedkin did not write down
@@ -234,7 +238,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any], free: set[str]) -> li
                 out.append(f"{part}: {a} there, {b} now")
             continue
         for key in sorted(a.keys() | b.keys()):
-            added = part == "options" and key not in a and not b[key]  # a setting that fedkin did not have then
+            added = key not in a and key in b and part in defaults and b[key] == defaults[part].get(key)
             if a.get(key) != b.get(key) and not added and not (part == "options" and key in free):
                 out.append(f"{part}.{key}: {a.get(key)} there, {b.get(key)} now")
     return out

@@ -33,7 +33,7 @@ from fedkin.engine.signals import stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
-from fedkin.protocol import Method, Server, State, Training
+from fedkin.protocol import Method, Server, State, Training, needs_plain_sgd
 from fedkin.registry import qualified
 from fedkin.results import checksums
 from fedkin.results.folder import Folder
@@ -78,6 +78,8 @@ def run(
         label = label or method
         method = by_name(method)
     options, training = settled(options or Options(), training or Training(), settings)
+    training = training.settled(options.rounds)
+    _check_training(training, federation)
     task = task_of(task, federation, method)
     source = resolve(model, federation.description.get("data", "own"))
     make = maker(source, federation.shape, federation.outputs, options.seed, model_options or {})
@@ -182,6 +184,7 @@ class Loop:
             state = self.spec.method.init(self.presence.server(1))
             recorder.facts()
             warnings = self.spec.method.warnings(self.presence.server(1), options.rounds)
+            warnings += needs_plain_sgd(self.spec.method, self.spec.training)
             for text in warnings:
                 recorder.warning(text)
         checkpoint.start(self.config)
@@ -308,6 +311,19 @@ class Loop:
             if before:
                 tracker.participants(round - 1, before)
             tracker.round(round, {"seconds": seconds, "clients": float(answered), **now})
+
+
+def _check_training(training: Training, federation: Population) -> None:
+    """Raise if a setting of local training can have no effect on this data."""
+    if training.augment != "none" and len(federation.shape) != 3:
+        raise ValueError(
+            f"augment={training.augment} is for images; examples of this data have shape {list(federation.shape)}: "
+            "leave it out."
+        )
+    if training.stop_after and federation.description.get("validation") == 0:
+        raise ValueError(
+            f"stop_after={training.stop_after} needs validation examples, and there are none: set validation above 0."
+        )
 
 
 def _hash(module: torch.nn.Module) -> str:

@@ -162,7 +162,7 @@ class ClientRunner:
         spec, self.net = self.spec, self._workspace.clean()
         data = spec.federation.data(work.client, with_test=spec.method.sees_test)
         seed = client_seed(spec.seed, round, work.client)
-        client = Client(self._state(work), data, seed, self.net, spec.training)
+        client = Client(self._state(work), data, seed, self.net, spec.training.at(round))
         # not torch.manual_seed: that queues a call with a stack trace for a CUDA that is not there, each time
         torch.default_generator.manual_seed(client.seed)
         return client

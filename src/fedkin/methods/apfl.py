@@ -41,6 +41,7 @@ class APFL(Method):
     citation = CITATION
     travels = "model both ways"
     stays = "own model and its weight"
+    needs_sgd = "alpha moves by the gradient step that the two models take."
 
     alpha: Fraction = 0.5
     """α: weight of the client's own model in the mixture (its initial value if adaptive); 0 is FedAvg, 1 is Local."""

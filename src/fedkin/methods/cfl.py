@@ -48,6 +48,7 @@ class CFL(Method):
     citation = CITATION
     travels = "model down, update up"
     stays = "nothing"
+    needs_sgd = "clients are split by the directions of their gradients, which only steps of SGD keep."
 
     eps1: NonNegative = 0.6
     """ε_1: a cluster is stationary when its mean update is shorter than this. The authors' rule of thumb is 0.1, which

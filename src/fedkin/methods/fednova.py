@@ -47,6 +47,7 @@ class FedNova(Method):
     citation = CITATION
     travels = "model both ways, a number up"
     stays = "nothing"
+    needs_sgd = "the normalization counts how steps of SGD, with momentum and a proximal term, add up gradients."
 
     mu: NonNegative = 0.0
     """Strength of a proximal term (FedProx) in the local objective; 0: none."""

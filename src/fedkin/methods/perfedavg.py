@@ -44,6 +44,7 @@ class PerFedAvg(Method):
     citation = CITATION
     travels = "model both ways"
     stays = "nothing"
+    needs_sgd = "the meta-gradient is that of one plain gradient step of length alpha."
 
     variant: Literal["fo", "hf"] = "fo"
     """fo: the Hessian is left out. hf: it is approximated by a difference of two gradients."""

@@ -51,6 +51,7 @@ class PFedBayes(Method):
     citation = CITATION
     travels = "means and spreads both ways"
     stays = "own means and spreads"
+    needs_sgd = "it takes steps of its own on means and variances, which optimizer and clip do not enter."
     needs_classes = True
 
     zeta: NonNegative = 0.1

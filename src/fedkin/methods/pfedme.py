@@ -46,6 +46,7 @@ class PFedMe(Method):
     citation = CITATION
     travels = "model both ways; up only from those averaged"
     stays = "personal model"
+    needs_sgd = "inner and outer steps are gradient steps of its own, which optimizer and clip do not enter."
 
     lam: NonNegative = 15.0
     """λ: strength of the pull of personal models to the global one."""

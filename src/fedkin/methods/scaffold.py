@@ -47,6 +47,7 @@ class Scaffold(Method):
     citation = CITATION
     travels = "model and control variate both ways"
     stays = "control variate"
+    needs_sgd = "option II reads a client's mean gradient off the distance that the client moved."
 
     server_lr: Positive = 1.0
     """η_g: step of the server towards the mean of the replies; 1: all the way."""

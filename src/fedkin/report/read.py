@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from fedkin.results.history import ALL, PARTICIPANTS, History, Record
 
 REFERENCE = "local"
+USUAL = ("lr", "epochs", "batch_size", "momentum", "weight_decay")  # settings of training that are always shown
 WEIGHT_SCALE = 10_000  # mixing weights are stored as integers; this one means 1
 MATRIX_BUDGET = 800_000  # numbers in all mixing matrices of a page
 FACT_BUDGET = 2_000_000  # characters of everything that the methods report
@@ -150,9 +151,17 @@ def _setting(config: dict[str, Any]) -> list[tuple[str, str]]:
         ("model", str(model)),
         ("rounds", str(options["rounds"])),
         ("participation", f"{100 * options.get('participation', 1):g} %"),
-        ("training", ", ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in training.items())),
+        ("training", ", ".join(_training(training))),
     ]
     return [(k, v) for k, v in rows if v]
+
+
+def _training(training: dict[str, Any]) -> Iterator[str]:
+    """The settings of local training; the less usual ones only where they are in use."""
+    unused = {"optimizer": "sgd", "schedule": "constant", "augment": "none", "decay_factor": 0.1}
+    for name, value in training.items():
+        if name in USUAL or value not in (unused.get(name), 0):
+            yield f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:g}'}"
 
 
 def _method(name: str, runs: list[Run], histories: list[_RunData], methods: int) -> dict[str, Any]:

@@ -288,7 +288,9 @@ class Run:
     def _client(self, net: Network, data: Data | None = None) -> Client:
         nobody = Examples(self.example()[:0], torch.zeros(0, dtype=torch.long))
         data = data or Data(lambda: nobody, lambda: nobody, self.config["inputs"]["classes"])
-        return Client(self.method.init_client(), data, self.config["options"]["seed"], net, self._training())
+        options = self.config["options"]
+        training = self._training().at(options["rounds"] + 1)
+        return Client(self.method.init_client(), data, options["seed"], net, training)
 
     def _server(self) -> Server:
         net, options = self._network(), self.config["options"]

@@ -57,7 +57,7 @@ class PFedHN(Method):
     """Momentum of the server."""
     server_decay: NonNegative = 1e-3
     """Weight decay of the server."""
-    clip: Positive = 50.0
+    server_clip: Positive = 50.0
     """Largest norm of the gradient of hypernetwork and embeddings together."""
     inner_clip: Positive = 50.0
     """Largest norm of a client's gradient in one step of local training."""
@@ -72,7 +72,7 @@ class PFedHN(Method):
     per reply in order of client ids."""
 
     matters = {
-        "clip": {"clip": 0.01},
+        "server_clip": {"server_clip": 0.01},
         "inner_clip": {"inner_clip": 0.1},
         "inner_steps": {"inner_steps": 3},
         "embedding": {"embedding": 5},
@@ -105,7 +105,7 @@ class PFedHN(Method):
         for part in parts:
             net = {name: value for name, value in values.items() if name != "embeddings"}
             gradient = pulled_back(net, values["embeddings"], replies.ids[part], deltas[part])
-            short = dict(zip(gradient, clipped(list(gradient.values()), self.clip)))
+            short = dict(zip(gradient, clipped(list(gradient.values()), self.server_clip)))
             values, velocity = sgd_step(
                 values, velocity, short,
                 lr=self.server_lr, momentum=self.server_momentum, weight_decay=self.server_decay,
