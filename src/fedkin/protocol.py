@@ -290,6 +290,12 @@ class Method(ABC):
         """True only for a method that follows a paper in learning from test examples; a run says so."""
         return False
 
+    @property
+    def from_zero(self) -> tuple[int, ...]:
+        """Indices of the arrays of a reply that are differences or gradients. Defenses and privacy take all others as
+        continuing the array of the same shape that the client was sent."""
+        return ()
+
     # ---- server
     @abstractmethod
     def init(self, fed: Server) -> State:

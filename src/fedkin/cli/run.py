@@ -131,7 +131,25 @@ def table(name: str, summary: dict[str, Any]) -> Table:
         bad = sum(summary["quarantined"].values())
         which = f", {bad} of them quarantined" if bad else ""
         notes.append(f"{summary['dropped']} replies were dropped{which}: see 'dropped' in the history")
+    notes += suspicions(summary)
     if summary["sees_test"]:
         notes.append("This method learns from test examples, as its paper does: its results are optimistic")
     header = (f"{metric} %" if unit else metric, "mean", "weighted", "std", "worst 10 %", "Jain")
     return terminal(name, header, rows, "\n".join(notes))
+
+
+def suspicions(summary: dict[str, Any]) -> list[str]:
+    """What a run with hostile clients or a defense says of them."""
+    from fedkin.report.tables import score
+
+    out = []
+    if "hostile" in summary:
+        kept = score(summary["honest"]["mean"], in_percent=summary["headline"]["percent"])
+        who = ", ".join(map(str, summary["hostile"]))
+        out.append(f"The {summary['clients'] - len(summary['hostile'])} honest clients have {kept}; hostile: {who}")
+    for key, words in (("outliers", "Outliers"), ("left_out", "Left out by the defense")):
+        if found := summary.get(key):
+            most = sorted(found.items(), key=lambda item: (-item[1], int(item[0])))[:8]
+            named = ", ".join(f"client {client} in {times} rounds" for client, times in most)
+            out.append(f"{words}: {named}{', …' if len(found) > 8 else ''}")
+    return out

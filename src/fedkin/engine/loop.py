@@ -190,6 +190,8 @@ class Loop:
         checkpoint.start(self.config)
         engine = connect(self.spec, checkpoint) if connect is not None else self._engine()
         self.context = RunContext(self.spec, options, self.fed, checkpoint, recorder, engine, self.trackers)
+        if checkpoint.done == 0:
+            recorder.hostile(self.context.hostile)
         for tracker in self.trackers:
             tracker.start(self.config, done)
             for text in warnings:

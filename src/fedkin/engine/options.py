@@ -8,6 +8,8 @@ from typing import Any, Literal
 from fedkin.bounds import Count, FractionBelow1, NonNegative, Positive, PositiveFraction, Whole, check
 from fedkin.engine.faults import FaultPlan
 from fedkin.protocol import Training
+from fedkin.robust.attacks import Attack
+from fedkin.robust.defenses import Defense
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class Options:
     """Fraction of the replies that get lost on the way, at random: the same as --faults drop=…"""
     faults: str = ""
     """Faults of clients to simulate, and how often: drop=0.3,slow=0.1,nan=0.05,shape=0.02,huge=0.01."""
+    attack: str = ""
+    """Hostile clients to simulate, as NAME:FRACTION or NAME:FRACTION:STRENGTH: scale, signflip, noise, freerider,
+    labelflip or backdoor, such as signflip:0.2."""
+    defend: str = ""
+    """Defense of the server against hostile replies, as NAME or NAME:NUMBER: normbound, median, trimmed, krum,
+    multikrum, or report, which only names outliers."""
     link_rate: Positive = 2e6
     """Bits per second of a simulated client's link."""
     device_rate: Positive = 1e10
@@ -54,6 +62,8 @@ class Options:
     def __post_init__(self) -> None:
         check(self)
         FaultPlan.read(self.faults, self.lost)
+        Attack.read(self.attack)
+        Defense.read(self.defend)
 
 
 # What may differ between a stopped run and the one that resumes it: no number depends on these.

@@ -67,6 +67,15 @@ class Recorder:
     def dropped(self, round: int, client: int, why: str) -> None:
         self.history.add(round, client, "dropped", why)
 
+    def hostile(self, clients: Iterable[int]) -> None:
+        """The clients whose attacks are simulated."""
+        for client in sorted(clients):
+            self.history.add(0, client, "hostile", True)
+
+    def suspected(self, round: int, client: int, metric: str, why: str) -> None:
+        """A reply unlike the others (`outlier`), or not used by the defense (`left_out`)."""
+        self.history.add(round, client, metric, why)
+
     def lost_round(self, round: int) -> None:
         self.history.add(round, None, "lost_round", True)
 

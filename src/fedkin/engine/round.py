@@ -22,6 +22,8 @@ from fedkin.protocol import Message, Method, Replies, Reply, Server, State, is_c
 from fedkin.results.history import PARTICIPANTS
 from fedkin.results.store import StorageError, equal
 from fedkin.results.summary import QUARANTINED
+from fedkin.robust.attacks import Attack
+from fedkin.robust.defenses import Defense
 
 
 class Engine(Protocol):
@@ -49,9 +51,15 @@ class RunContext:
     engine: Engine
     trackers: Sequence[Tracker]
     faults: FaultPlan = field(init=False)
+    hostile: frozenset[int] = field(init=False)
+    """Clients whose attacks are simulated."""
+    defense: Defense | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.faults = FaultPlan.read(self.options.faults, self.options.lost)
+        attack = Attack.read(self.options.attack)
+        self.hostile = frozenset(attack.hostile(self.fed.size, self.options.seed) if attack else ())
+        self.defense = Defense.read(self.options.defend)
 
     def warn(self, text: str) -> None:
         for tracker in self.trackers:
@@ -72,6 +80,7 @@ class RoundClients:
         self.number = round
         self._context, self._round, self._state, self._measure = context, round, state, measure
         self._recorded: set[tuple[int, int]] = set()
+        self._named: set[tuple[str, int, int]] = set()
         self._start()
 
     def _start(self) -> None:
@@ -94,7 +103,7 @@ class RoundClients:
         outcomes = {o.client: o for o in context.engine.run(tasks, message)}
         stop_at_own_faults(outcomes.values())
         self._account(outcomes, tasks, message)
-        good = self._good(outcomes, name)
+        good = self._defended(self._good(outcomes, name), first, message)
         self.answered += len(good)
         positions = [position for position, client in enumerate(asked) if client in good]
         if not positions:
@@ -152,7 +161,8 @@ class RoundClients:
         state = kept[0] if kept is not None else context.checkpoint.client(client)
         new_state = context.checkpoint.next(client, round, exchange)
         fault = context.faults.spoils(context.fed, round, client, exchange)
-        return Task(round, position, client, name, state, new_state, measure, fault)
+        attack = context.options.attack if client in context.hostile else ""
+        return Task(round, position, client, name, state, new_state, measure, fault, attack)
 
     def _measures(self, name: str, message: Message) -> bool:
         """Would an evaluation after the round before have sent this very message, to clients in the same state?"""
@@ -195,6 +205,21 @@ class RoundClients:
                 self._recorded.add((client, self._count))
                 self.drop(client, error)
         return good
+
+    def _defended(self, good: dict[int, Outcome], first: dict[int, int], message: Message) -> dict[int, Outcome]:
+        """The replies after the run's defense. The history names outliers and those that were left out."""
+        context = self._context
+        if context.defense is None:
+            return good
+        sent = {client: message.for_position(first[client]) for client in good}
+        bodies = {client: outcome.body for client, outcome in good.items()}
+        found = context.defense.apply(bodies, sent, context.spec.method.from_zero)
+        for metric, texts in (("outlier", found.outliers), ("left_out", found.left_out)):
+            for client, text in sorted(texts.items()):
+                if (metric, client, self._count) not in self._named:  # once, also where the round is done again
+                    self._named.add((metric, client, self._count))
+                    context.recorder.suspected(self._round, client, metric, text)
+        return {client: good[client]._replace(body=body) for client, body in found.bodies.items()}
 
 
 def stop_at_own_faults(outcomes: Iterable[Outcome]) -> None:

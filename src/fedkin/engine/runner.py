@@ -23,6 +23,8 @@ from fedkin.engine.workspace import Workspace
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Examples, Message, Method, Model, Reply, State, Training
 from fedkin.results.store import StorageError, load_state, save_state, write_bytes
+from fedkin.robust.attacks import Attack
+from fedkin.robust.updates import references
 from fedkin.task import Classification
 from fedkin.task import Task as LearningTask
 
@@ -55,6 +57,8 @@ class Task(NamedTuple):
     """Also score the model that the client has before this work: the state of the server after the round before."""
     fault: str = ""
     """A fault to simulate in the reply: nan, shape or huge."""
+    attack: str = ""
+    """An attack to simulate at this client, such as signflip:0.2."""
 
     @property
     def hook(self) -> str:
@@ -142,20 +146,35 @@ class ClientRunner:
             if isinstance(work, Evaluation):
                 return self._evaluate(work, message)._replace(seconds=time.perf_counter() - start)
             client = self._client(work, work.round)
-            untouched = copied(message) if work.measure else message
+            attack = Attack.read(work.attack)
+            if attack is not None:
+                client = client._replace(data=attack.data(client.data))
+            untouched = copied(message) if work.measure or attack is not None else message
             reply = _checked(getattr(self.spec.method, work.function)(client, message), work.function, work.fault)
             reply = Reply(self._workspace.apart(reply.state), self._workspace.apart(reply.body))
             flops = self.net.cost
             scores, unmeasured = self._scores_before(work, client, untouched, reply) if work.measure else ({}, "")
             has_state = bool(reply.state or work.state)
             digest = save_state(work.new_state, reply.state) if has_state and work.new_state is not None else ""
-            done = Outcome(work.position, work.client, reply.body, has_state, scores, flops, 0.0, "")
+            body = reply.body if attack is None else self._attacked(attack, client, untouched, reply.body)
+            done = Outcome(work.position, work.client, body, has_state, scores, flops, 0.0, "")
             return done._replace(digest=digest, unmeasured=unmeasured, seconds=time.perf_counter() - start)
         except Exception as error:
             kind = "storage" if isinstance(error, StorageError) else "bad" if isinstance(error, BadReply) else ""
             text = _where(work, self.hook, f"{type(error).__name__}: {error}")
             seconds, trace = time.perf_counter() - start, traceback.format_exc()
             return Outcome(work.position, work.client, (), False, {}, 0.0, seconds, text, trace, kind=kind)
+
+    def _attacked(
+        self, attack: Attack, client: Client, message: Message, body: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """What a hostile client sends. If it chose among several models, it starts from the one it chose."""
+        method = self.spec.method
+        starts = references(message, body, method.from_zero)
+        if body and starts[0] is None and 0 not in method.from_zero:
+            received = method.received(client, message)
+            starts[0] = received if isinstance(received, Tensor) and received.shape == body[0].shape else None
+        return attack.body(body, starts, client.seed)
 
     def _client(self, work: Work, round: int) -> Client:
         """The client as it enters a round, with a clean network and the random generator at its start."""

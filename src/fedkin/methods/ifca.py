@@ -56,6 +56,10 @@ class IFCA(Method):
 
     matters = {"weighting": {"averaging": "model"}}
 
+    @property
+    def from_zero(self) -> tuple[int, ...]:
+        return (0,) if self.averaging == "gradient" else ()
+
     # ---- server
     def init(self, fed: Server) -> State:
         models = torch.stack(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +152,8 @@ def _setting(config: dict[str, Any]) -> list[tuple[str, str]]:
         ("model", str(model)),
         ("rounds", str(options["rounds"])),
         ("participation", f"{100 * options.get('participation', 1):g} %"),
+        ("attack", str(options.get("attack", ""))),
+        ("defense", str(options.get("defend", ""))),
         ("training", ", ".join(_training(training))),
     ]
     return [(k, v) for k, v in rows if v]
@@ -219,6 +222,8 @@ class _RunData:
         self._evaluated: set[tuple[int, str]] = set()
         self.costs: dict[str, dict[int, float]] = {k: {} for k in ("down", "up", "flops", "compute", "communication")}
         self.dropped: list[tuple[int, int | None, str]] = []
+        self.outliers: Counter[int] = Counter()
+        """In how many rounds the defense named a client."""
         self.about: dict[str, dict[int, Any]] = {}
         self.edges: Any = None
         self.mean_kld: float | None = None
@@ -250,6 +255,8 @@ class _RunData:
             self.costs[metric.removesuffix("_seconds")][round] = value or 0
         elif metric == "dropped":
             self.dropped.append((round, client, str(value)))
+        elif metric == "outlier" and client is not None:
+            self.outliers[client] += 1
         elif metric == "mixing":
             self.mixing.append((round, value))
         elif metric == "true_edges":
@@ -291,6 +298,7 @@ class _RunData:
             "wall": _wall(self.run.folder),
             "dropped": len(self.dropped),
             "dropped_first": [list(d) for d in self.dropped[:20]],
+            "outliers": [list(o) for o in sorted(self.outliers.items(), key=lambda o: (-o[1], o[0]))[:20]],
         }
         for metric in ("personal", "received"):
             measured = self.scores[metric]

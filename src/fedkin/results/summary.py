@@ -36,6 +36,8 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
     unmeasured: dict[int | None, str] = {}
     dropped: Counter[int | None] = Counter()
     quarantined: Counter[int | None] = Counter()
+    suspected: dict[str, Counter[int | None]] = {"outlier": Counter(), "left_out": Counter()}
+    hostile: list[int] = []
     lost_rounds, mean_kld = 0, None
     for round, client, metric, value, scope in history:
         if metric in scores and scope == ALL and client is not None:
@@ -50,6 +52,10 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
         elif metric == "dropped":
             dropped[client] += 1
             quarantined[client] += str(value).startswith(QUARANTINED)
+        elif metric in suspected:
+            suspected[metric][client] += 1
+        elif metric == "hostile" and client is not None:
+            hostile.append(client)
         elif metric == "lost_round":
             lost_rounds += 1
         elif metric == "mean_kld":
@@ -81,6 +87,12 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
     out["simulated_seconds"] = {"compute": compute, "communication": communication, "total": compute + communication}
     out["dropped"] = dropped.total()
     out["quarantined"] = {str(c): n for c, n in sorted(quarantined.items(), key=lambda kv: kv[0] or 0) if n}
+    if hostile:
+        out["hostile"] = hostile
+        out["honest"] = spread({c: v for c, v in measured.items() if c not in hostile}, weight, higher)
+    if config["options"].get("defend"):
+        out["outliers"] = {str(c): n for c, n in sorted(suspected["outlier"].items(), key=lambda kv: kv[0] or 0)}
+        out["left_out"] = {str(c): n for c, n in sorted(suspected["left_out"].items(), key=lambda kv: kv[0] or 0)}
     out["lost_rounds"] = lost_rounds
     out["unmeasured"] = len(unmeasured)
     out["mean_kld"] = mean_kld

@@ -103,6 +103,10 @@ class PFedGAT(Method):
     def sees_test(self) -> bool:
         return self.feedback_split == "test"
 
+    @property
+    def from_zero(self) -> tuple[int, ...]:
+        return (2,)
+
     # ---- server
     def init(self, fed: Server) -> State:
         seed = int(fed.rng(0, 0x6A7).integers(1 << 62))

@@ -78,6 +78,10 @@ class PFedHN(Method):
         "embedding": {"embedding": 5},
     }
 
+    @property
+    def from_zero(self) -> tuple[int, ...]:
+        return (0,)
+
     # ---- server
     def init(self, fed: Server) -> State:
         made = _made(fed.layout, self.personal_head)

@@ -175,6 +175,11 @@ function warnings() {
       out.push(
         `${m.name}: ${count(dropped, "reply was", "replies were")} dropped. The first one, in round ${m.runs.find((r) => r.dropped).dropped_first[0][0]}: ${m.runs.find((r) => r.dropped).dropped_first[0][2]}.`,
       );
+    const named = m.runs.find((r) => r.outliers.length);
+    if (named)
+      out.push(
+        `${m.name}: replies unlike the others came from ${named.outliers.map(([client, rounds]) => `${DATA.federations[named.federation].names[client]} (${count(rounds, "round", "rounds")})`).join(", ")}.`,
+      );
     const open = m.runs.filter((r) => !r.finished);
     if (open.length)
       out.push(
