@@ -126,7 +126,7 @@ def test_the_commands_of_a_method_are_understood(page, tmp_path, monkeypatch):
         assert block.mark == ""
         for words in lines(block.text):
             data = words[words.index("--data") + 1] if "--data" in words else ""
-            call([*words, *SMALL.split(), *("--data digits --model mlp".split() if data in REAL else [])])
+            call([*words, *SMALL.split(), *(["--data", "digits", "--model", "mlp"] if data in REAL else [])])
 
 
 @pytest.mark.parametrize("page", ALL, ids=name_of)
