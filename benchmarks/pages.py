@@ -7,7 +7,8 @@ Reads docs/results/cells and writes, at scale desk:
 - docs/results/PAPER/ITEM.json and .png: the outcome of each item that has results;
 - docs/results/PAPER.md: between <!-- items --> and <!-- /items -->; what is written by hand above them stays;
 - docs/results/index.md: one table of all claims of the four papers;
-- docs/results/leaderboard.json, .md (between <!-- board --> and <!-- /board -->) and its two figures.
+- docs/results/leaderboard.json, .md (between <!-- board --> and <!-- /board -->) and its two figures;
+- docs/choosing.md: the numbers, by benchmarks/choosing.py.
 
 tests/experiments/test_pages.py holds the pages against the cells.
 """
@@ -169,6 +170,9 @@ def main(chosen: list[str]) -> None:
                 made.unlink()
         page = ROOT / "leaderboard.md"
         page.write_text(between(start(page, "Leaderboard", "board"), "board", board_text(board)))
+        from choosing import main as write_choosing
+
+        write_choosing()
 
 
 if __name__ == "__main__":

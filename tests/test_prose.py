@@ -1,4 +1,4 @@
-"""The commands and code of README, pages and examples are run here: prose that nobody runs drifts."""
+"""The commands and code of README and examples are run here: prose that nobody runs drifts. Pages: test_docs.py."""
 
 from __future__ import annotations
 
@@ -54,22 +54,6 @@ def test_readme_counts_the_methods():
 
     claimed = int(re.search(r"more than (\d+) such methods", README)[1])
     assert len({entry.target for entry in METHODS.values()}) > claimed
-
-
-def commands(page: str) -> list[str]:
-    """The commands of a page, in their order."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    return [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.startswith("fedkin ")]
-
-
-@pytest.mark.parametrize("page", ["docs/command-line.md", "docs/extending.md"])
-def test_commands_of_a_page_run_one_after_the_other(page, tmp_path):
-    assert len(commands(page)) >= 3
-    for command in commands(page):
-        words = [sys.executable, "-m", "fedkin", *shlex.split(command)[1:]]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        assert done.stdout
 
 
 def test_the_settings_file_of_the_page_can_be_used(tmp_path):

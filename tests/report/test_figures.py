@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 
+import fedkin
 from fedkin.report import figures, page
 
 BEGIN = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml"}
@@ -26,6 +27,46 @@ def test_lines_are_the_measured_means_and_differ_without_color(comparison):
     for line, method in zip(axes.lines, data["methods"]):
         assert line.get_ydata() == pytest.approx(100 * np.array(method["curves"]["personal"]["mean"]))
     assert len({(line.get_linestyle(), line.get_marker()) for line in axes.lines}) == len(axes.lines)
+
+
+def test_bands_are_one_standard_deviation_over_seeds(tmp_path):
+    def fed(seed: int) -> fedkin.Federation:
+        return fedkin.federate("digits", clients=4, samples_per_client=40, seed=seed)
+
+    settings = {"rounds": 2, "lr": 0.1, "evaluate_every": 1, "save_models": False, "engine": "serial"}
+    fedkin.compare(["local", "fedavg"], fed, seeds=2, out=tmp_path, **settings)
+    data = page.build([tmp_path])
+    with matplotlib.rc_context(figures.STYLE):
+        (axes,) = figures.learning(data).axes
+    assert len(axes.collections) == 2
+    for band, name in zip(axes.collections, ("local", "fedavg")):
+        for round in (1, 2):
+            values = [
+                np.mean(
+                    list(fedkin.History.load(tmp_path / name / f"seed-{seed}").values("personal", round=round).values())
+                )
+                for seed in (0, 1)
+            ]
+            low, high = 100 * (np.mean(values) + np.array([-1, 1]) * np.std(values, ddof=1))
+            edges = [y for x, y in band.get_paths()[0].vertices if x == round]
+            assert min(edges) == pytest.approx(low, abs=1e-3)
+            assert max(edges) == pytest.approx(high, abs=1e-3)
+
+
+def test_one_seed_has_no_bands(comparison):
+    with matplotlib.rc_context(figures.STYLE):
+        (axes,) = figures.learning(page.build([comparison])).axes
+    assert not axes.collections
+
+
+def test_fonts_are_in_the_file(comparison, tmp_path):
+    run = comparison / "fedavg" / "seed-0"
+    pdf = next(path for path in figures.write([run], tmp_path, "pdf") if path.stem == "costs").read_bytes()
+    assert b"/FontFile2" in pdf  # TrueType, embedded
+    assert b"/Type3" not in pdf
+    svg = next(path for path in figures.write([run], tmp_path, "svg") if path.stem == "costs").read_text()
+    assert "<text" not in svg
+    assert "font-family" not in svg
 
 
 def test_gains_are_differences_at_the_same_client(comparison):

@@ -32,7 +32,7 @@ STYLE: dict[Any, Any] = {
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "pdf.fonttype": 42,  # TrueType: many journals refuse the default, Type 3
-    "svg.fonttype": "none",
+    "svg.fonttype": "path",  # letters as outlines: the same on every machine, whatever fonts it has
     "svg.hashsalt": "fedkin",
     "figure.constrained_layout.use": True,
 }
@@ -103,10 +103,23 @@ def learning(data: dict[str, Any]) -> Any:
             axes.fill_between(rounds, percent["low"], percent["high"], color="0.85", linewidth=0)
     if not drawn:
         return None
+    _bands(axes, data)
     axes.set(xlabel="round", ylabel="personal accuracy (%)")
     if len(data["methods"]) > 1:
         figure.legend(loc="outside lower center", ncols=3, handlelength=3)
     return figure
+
+
+def _bands(axes: Any, data: dict[str, Any]) -> None:
+    """One standard deviation over seeds to either side of the mean, where several methods have several seeds."""
+    unit = 100 if data.get("headline", {}).get("percent", True) else 1
+    for index, method in enumerate(data["methods"]):
+        curve = method["curves"]["personal"]
+        if len(data["methods"]) == 1 or curve is None or "std" not in curve:
+            continue
+        mean, std = (unit * np.array(curve[key], float) for key in ("mean", "std"))
+        color = _look(index)["color"]
+        axes.fill_between(curve["round"], mean - std, mean + std, color=color, alpha=0.15, linewidth=0)
 
 
 def gains(data: dict[str, Any]) -> Any:

@@ -336,7 +336,8 @@ def _number(value: Any) -> Any:
 
 
 def _curve(tables: Sequence[dict[int, dict[int, float]]]) -> dict[str, list[Any]] | None:
-    """Means over seeds of the means over clients, and quantiles over the clients of all seeds."""
+    """Means over seeds of the means over clients, and quantiles over the clients of all seeds. With several seeds also
+    the standard deviation of these means over seeds."""
     rounds = sorted(set().union(*tables))
     if not rounds:
         return None
@@ -352,6 +353,9 @@ def _curve(tables: Sequence[dict[int, dict[int, float]]]) -> dict[str, list[Any]
             numbers = [mean, float(low), float(high), float(values.min()), float(values.max())]
         for key, value in zip(("mean", "low", "high", "min", "max"), numbers):
             out[key].append(_number(value))
+        if len(tables) > 1:
+            spread = np.std([np.mean(seed) for seed in seeds], ddof=1) if len(seeds) > 1 else None
+            out.setdefault("std", []).append(_number(spread))
     return out
 
 

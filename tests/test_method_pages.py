@@ -1,0 +1,88 @@
+"""Every registered method has a page on one template, and its parameters are those of the code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkin.methods import METHODS
+from fedkin.registry import Entry
+
+PAGES = Path(__file__).parent.parent / "docs" / "methods"
+SECTIONS = ["Algorithm", "Parameters", "Decisions and deviations", "How to run it", "What it costs"]
+OPTIONAL = ["Limits", "Findings"]
+BUILT_IN = {name: entry for name, entry in METHODS.items() if entry.target.startswith("fedkin.")}
+TARGETS = sorted({entry.target for entry in BUILT_IN.values()})
+
+
+def page_of(target: str) -> Path:
+    """The page is named like the method's module."""
+    module = target.split(":")[0].split(".")[-1]
+    return next((p for p in PAGES.glob("*.md") if p.stem.replace("-", "_") == module), PAGES / f"{module}.md")
+
+
+def names_of(target: str) -> list[str]:
+    return [name for name, entry in BUILT_IN.items() if entry.target == target]
+
+
+def section(text: str, name: str) -> str:
+    return re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
+
+
+def parameters(text: str) -> dict[str, str]:
+    """Field to default, as the table of the page says; several fields may share a line."""
+    found = {}
+    for line in section(text, "Parameters").splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) < 4 or "the run's" in cells[1]:
+            continue
+        names = re.findall(r"`(\w+)`", cells[1])
+        values = cells[2].split(", ") if len(names) > 1 else [cells[2]]
+        found.update(zip(names, values[: len(names)], strict=True))
+    return found
+
+
+def said(value: Any) -> str:
+    """A default as a page writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return ", ".join(map(said, value))
+    return str(value)
+
+
+def test_every_page_is_of_a_method():
+    assert {p.name for p in PAGES.glob("*.md")} - {"index.md"} == {page_of(target).name for target in TARGETS}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_page_keeps_to_the_template(target):
+    text = page_of(target).read_text()
+    found = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert found == SECTIONS + [name for name in OPTIONAL if name in found]
+    assert text.startswith("# ")
+    assert "| symbol | field | default | meaning |" in section(text, "Parameters") or not fields(entry(target).load())
+    for name in names_of(target):
+        assert re.search(rf"`{name}`|fedkin run {name} ", text), f"{page_of(target).name} does not name {name}"
+    assert f"fedkin run {names_of(target)[0]}" in section(text, "How to run it")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_parameters_are_those_of_the_code(target):
+    listed = parameters(page_of(target).read_text())
+    code = {f.name: f.default for f in fields(entry(target).load())}
+    assert set(listed) == set(code)
+    for name, default in code.items():
+        given = re.sub(r" \(.*\)$", "", listed[name]).replace("`", "").replace("−", "-").lower()
+        allowed = {said(default).lower()} | ({"", "none", "all"} if default in (None, (), "") else set())
+        assert given in allowed, f"{page_of(target).name}: {name} is {said(default)!r}, the page says {given!r}"
+
+
+def entry(target: str) -> Entry:
+    return BUILT_IN[names_of(target)[0]]
