@@ -145,10 +145,12 @@ class Weighted(FedAvg):
 
 @dataclass(frozen=True)
 class Shaken(FedAvg):
-    """Adds to every number of a vector, trained or not."""
+    """Adds to every parameter of the network, trained or not."""
 
-    def send(self, state, ids):
-        return Message(shared=(state["model"] + 0.01,))
+    def local(self, client, message):
+        for parameter in client.net.module.parameters():
+            parameter.data += 0.01
+        return super().local(client, message)
 
 
 ORDER = "the order of clients and replies does not matter"

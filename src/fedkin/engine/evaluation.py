@@ -12,6 +12,7 @@ from fedkin.engine.runner import Evaluation
 from fedkin.protocol import State
 from fedkin.results.folder import is_own
 from fedkin.results.history import ALL
+from fedkin.results.run import FROZEN
 from fedkin.results.store import write_json
 
 
@@ -39,7 +40,7 @@ def evaluate_all(
     if models is not None and files:
         write_json(models / "index.json", files)
         for path in models.iterdir():
-            if is_own(f"models/{path.name}") and path.name not in ("index.json", *files.values()):
+            if is_own(f"models/{path.name}") and path.name not in ("index.json", FROZEN, *files.values()):
                 path.unlink()
 
 

@@ -10,11 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from fedkin.data.federation import Population
@@ -38,8 +39,8 @@ from fedkin.registry import qualified
 from fedkin.results import checksums
 from fedkin.results.folder import Folder
 from fedkin.results.history import History
-from fedkin.results.run import Run, in_memory, inputs_of
-from fedkin.results.store import StorageError, write_json
+from fedkin.results.run import FROZEN, Run, in_memory, inputs_of
+from fedkin.results.store import StorageError, write_bytes, write_json
 from fedkin.results.summary import summarize
 from fedkin.task import Task, task_of
 
@@ -130,10 +131,11 @@ class Loop:
         trackers: Sequence[Tracker],
         keep: bool,
     ) -> None:
-        self.spec, self.options, self.config, self.checkpoint = spec, options, config, checkpoint
+        self.options, self.config, self.checkpoint = options, config, checkpoint
         self.trackers, self.keep, self.make = trackers, keep, make
         federation = spec.federation
         net = Network(spec.make(), federation.example, spec.head, spec.task)
+        self.spec = replace(spec, frozen=net.frozen_parameters)
         self.fed = Server(
             ids=torch.arange(len(federation)),
             n=federation.sizes,
@@ -245,12 +247,19 @@ class Loop:
         summary = summarize(written, self.config)
         written.close()
         if self.keep:
+            self._keep_frozen()
             write_json(self.folder / "summary.json", summary, durable=True)
             checksums.write(self.folder)
         for tracker in self.trackers:
             tracker.finish(summary)
         history = History.load(self.folder, limit=HISTORY_IN_MEMORY if self.keep else None)
         return self._result(summary, history, state)
+
+    def _keep_frozen(self) -> None:
+        """Frozen parameters are the same for all clients: they are stored once, beside the personal models."""
+        if self.spec.frozen and (self.folder / "models").is_dir():
+            tensors = {name: value.contiguous().clone() for name, value in self.spec.frozen.items()}
+            write_bytes(self.folder / "models" / FROZEN, save(tensors))
 
     def _result(self, summary: dict[str, Any], history: History, state: State) -> Run:
         folder = self.folder if self.keep else None

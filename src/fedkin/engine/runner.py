@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
@@ -40,6 +40,8 @@ class RunSpec:
     training: Training
     seed: int
     task: LearningTask = field(default_factory=Classification)
+    frozen: Mapping[str, Tensor] | None = None
+    """Values of the frozen parameters. Workers that are forked share them; None: each network has its own."""
 
 
 class Task(NamedTuple):
@@ -134,7 +136,11 @@ class ClientRunner:
     def __init__(self, spec: RunSpec, threads: int = 1) -> None:
         self.spec = spec
         example = spec.federation.example
-        self._workspace = Workspace(lambda: Network(spec.make(), example, spec.head, spec.task), threads)
+
+        def make(frozen: Mapping[str, Tensor] | None = None) -> Network:
+            return Network(spec.make(), example, spec.head, spec.task, frozen)
+
+        self._workspace = Workspace(make, threads, make(spec.frozen))
         self.net = self._workspace.net
         self.hook = ""
 

@@ -14,17 +14,23 @@ _PLAIN = (int, float, str, type(None))
 
 
 class Workspace:
-    def __init__(self, make: Callable[[], Network], threads: int) -> None:
+    def __init__(self, make: Callable[[], Network], threads: int, first: Network | None = None) -> None:
+        """`first`: the network to begin with; `make` builds another one like it."""
         self._make, self._threads = make, threads
-        self._build()
+        self._build(first)
 
-    def _build(self) -> None:
-        self.net = self._make()
+    def _build(self, net: Network | None = None) -> None:
+        self.net = net or self._make()
         module = self.net.module
         self._initial = self.net.initial.clone()
         self._modes = [(part, part.training) for part in module.modules()]
         self._gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
         self._built = _structure(self.net)
+        self._frozen_mark = self._mark()
+
+    def _mark(self) -> list[int]:
+        """Changes if a client writes to a frozen parameter."""
+        return [int(_bits(value).sum()) for value in self.net.frozen_parameters.values()]
 
     def clean(self) -> Network:
         """The network as it was built: put back where that is possible, or else a new one."""
@@ -32,8 +38,8 @@ class Workspace:
             torch.set_num_threads(self._threads)
         torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float32)
-        if _structure(self.net) != self._built:
-            self._build()
+        if _structure(self.net) != self._built or self._mark() != self._frozen_mark:
+            self._build()  # with frozen values of its own: the shared ones may be what was changed
         for parameter, gradient in self._gradients:
             parameter.requires_grad_(gradient)
             parameter.grad = None
@@ -54,6 +60,11 @@ class Workspace:
         if isinstance(value, tuple):
             return tuple(self.apart(v) for v in value)
         return [self.apart(v) for v in value] if isinstance(value, list) else value
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(value.element_size(), torch.uint8)
+    return value.contiguous().view(whole)
 
 
 def _structure(net: Network) -> list[Any]:

@@ -35,10 +35,10 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which number of a vector is what: trained parameters, then frozen ones, then float buffers.
+    """Which number of a vector is what: trained parameters, then float buffers.
 
-    Frozen parameters (`requires_grad=False` in the module) are constants: they are in no layer's `parameters`, and
-    `[: layout.parameters]` leaves them out as it does buffers.
+    Frozen parameters (`requires_grad=False` in the module) are constants: they are in no vector, do not travel and are
+    not stored for each client.
     """
 
     pieces: tuple[Piece, ...]
@@ -50,8 +50,8 @@ class Layout:
     head_layer: int
     aliases: tuple[tuple[str, str], ...] = ()
     """Further names of tensors that a module uses in several places, and the name under which they are a piece."""
-    frozen: int = 0
-    """How many numbers are frozen; they follow the trained ones."""
+    frozen: tuple[str, ...] = ()
+    """Names of the frozen parameters."""
 
     @property
     def head(self) -> Tensor:
@@ -66,14 +66,13 @@ class Layout:
         return inside.nonzero().flatten()
 
     def positions(self, layers: tuple[str | int, ...]) -> Tensor:
-        """Positions of the layers given by name or index (negative counts from the end). Frozen layers have a name."""
+        """Positions of the layers given by name or index (negative counts from the end). A frozen layer
+        has none."""
         names = [layer.name for layer in self.layers]
-        end = self.parameters + self.frozen
+        held = {name.rpartition(".")[0] for name in self.frozen}
         out: list[Tensor] = []
         for key in layers:
-            held = [p for p in self.pieces if self.parameters <= p.start < end and p.name.rpartition(".")[0] == key]
-            if held and key not in names:
-                out.extend(torch.arange(piece.start, piece.stop) for piece in held)
+            if key in held and key not in names:
                 continue
             known = names if isinstance(key, str) else range(-len(names), len(names))
             if key not in known:
@@ -98,7 +97,16 @@ class Network:
     `cost` counts what was computed, in FLOPs, from the samples that went through.
     """
 
-    def __init__(self, module: nn.Module, example: Tensor, head: str | None = None, task: Task | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        example: Tensor,
+        head: str | None = None,
+        task: Task | None = None,
+        frozen: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`frozen`: values of the frozen parameters, used in place of the module's own so that several networks share
+        their memory."""
         self.module = module
         self.task = task or Classification()
         self._names = dict(module.named_modules())
@@ -115,14 +123,16 @@ class Network:
                 parameter = parameters[piece.name]
                 view.copy_(parameter.detach())
                 parameter.data = view
-                if parameter.requires_grad:
-                    self.parameters.append(parameter)
-                    self.views.append(view)
+                self.parameters.append(parameter)
+                self.views.append(view)
             else:
                 owner, _, name = piece.name.rpartition(".")
                 buffers = self._names[owner]._buffers
                 view.copy_(buffers[name])
                 buffers[name] = view
+        for name in self.layout.frozen if frozen is not None else ():
+            parameters[name].data = frozen[name]  # type: ignore[index]
+        self.frozen_parameters = {name: parameters[name].detach() for name in self.layout.frozen}
         self.trainable = self.flat[: self.layout.parameters]
         self.initial = self.flat.clone()
         """The common initial model: every client can make it from the run's seed, so it need not travel."""
@@ -141,9 +151,6 @@ class Network:
                 f"This network has {self.layout.size} numbers; the row given has shape {tuple(row.shape)}."
             )
         self.flat.copy_(row)
-        if self.layout.frozen:  # a mean of equal numbers is off by rounding, and a method may have made others
-            held = slice(self.layout.parameters, self.layout.parameters + self.layout.frozen)
-            self.flat[held] = self.initial[held]
         for counter, start in zip(self._counters, self._counter_start):
             counter.copy_(start)
 
@@ -152,12 +159,9 @@ class Network:
         return bool((positions < self.layout.parameters).any())
 
     def like(self, module: nn.Module) -> Tensor:
-        """Another module of the same architecture as a vector; frozen parameters are this network's."""
+        """Another module of the same architecture as a vector."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-        out = self.layout.flatten({name: value.detach() for name, value in tensors.items()})
-        held = slice(self.layout.parameters, self.layout.parameters + self.layout.frozen)
-        out[held] = self.initial[held]
-        return out
+        return self.layout.flatten({name: value.detach() for name, value in tensors.items()})
 
     def pieces(self, flat: Tensor) -> list[Tensor]:
         """A flat vector of the parameters' size as views in the parameters' shapes."""
@@ -242,21 +246,18 @@ def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 def _layout(module: nn.Module, head: str | None) -> Layout:
     pieces: list[Piece] = []
+    frozen = []
     at = 0
-    ends = []
-    for trained in (True, False):
-        for name, parameter in module.named_parameters():
-            if parameter.requires_grad != trained:
-                continue
-            if parameter.dtype != torch.float32:
-                raise ValueError(
-                    f"Parameter {name} is {parameter.dtype}; a model vector is float32: call module.float()."
-                )
-            pieces.append(Piece(name, tuple(parameter.shape), at, at := at + parameter.numel()))
-        ends.append(at)
-    count = ends[0]
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            frozen.append(name)
+            continue
+        if parameter.dtype != torch.float32:
+            raise ValueError(f"Parameter {name} is {parameter.dtype}; a model vector is float32: call module.float().")
+        pieces.append(Piece(name, tuple(parameter.shape), at, at := at + parameter.numel()))
+    count = at
     if not count:
-        raise ValueError(f"{type(module).__name__} has no parameters to learn{': all are frozen' if at else ''}.")
+        raise ValueError(f"{type(module).__name__} has no parameters to learn{': all are frozen' if frozen else ''}.")
     persistent = set(module.state_dict())
     for name, buffer in module.named_buffers():
         if buffer.is_floating_point() and name in persistent:
@@ -276,7 +277,7 @@ def _layout(module: nn.Module, head: str | None) -> Layout:
     if head not in names:
         raise ValueError(
             f"head='{head}' is not a layer of {type(module).__name__}; its layers are {', '.join(names)}"
-            f"{' (those that are not frozen)' if ends[1] > count else ''}."
+            f"{' (those that are not frozen)' if frozen else ''}."
         )
     first: dict[int, str] = {}
     aliases = []
@@ -284,9 +285,10 @@ def _layout(module: nn.Module, head: str | None) -> Layout:
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     ]:
-        if first.setdefault(id(tensor), name) != name and name in persistent and tensor.is_floating_point():
+        known = first.setdefault(id(tensor), name)
+        if known != name and name in persistent and tensor.is_floating_point() and known not in frozen:
             aliases.append((name, first[id(tensor)]))
-    return Layout(tuple(pieces), count, at, tuple(layers), names.index(head), tuple(aliases), ends[1] - count)
+    return Layout(tuple(pieces), count, at, tuple(layers), names.index(head), tuple(aliases), tuple(frozen))
 
 
 def _flops(net: Network, example: Tensor) -> tuple[float, float]:

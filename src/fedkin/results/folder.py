@@ -27,7 +27,7 @@ LABEL_LIMIT = 120  # characters; file systems allow 255 bytes
 OWN = {
     "run": (
         r"(config|summary|checksums|sites|run|cell)\.json|history\.jsonl|timing\.jsonl|report\.html",
-        r"models/(index\.json|[0-9a-f]{16}\.safetensors)",
+        r"models/(index\.json|frozen\.safetensors|[0-9a-f]{16}\.safetensors)",
         r"checkpoint/(manifest|previous)\.json",
         r"checkpoint/(server-\d{6,}|client-\d{6,}-\d{6,}-\d+)\.safetensors",
     ),

@@ -25,6 +25,7 @@ from fedkin.results.store import load_state, write_bytes, write_json
 from fedkin.task import Task, from_config
 
 BATCH = 256
+FROZEN = "frozen.safetensors"  # in the folder of models: parameters that are not trained, the same for all clients
 HOLDOUT = 0.2  # of a newcomer's examples, to say what to expect
 
 
@@ -190,6 +191,9 @@ class Run:
             name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
             write_bytes(owned.path / "models" / name, content)
             write_json(owned.path / "models" / "index.json", {joined.name: name})
+            if net.frozen_parameters:
+                content = save({k: v.contiguous().clone() for k, v in net.frozen_parameters.items()})
+                write_bytes(owned.path / "models" / FROZEN, content)
             inputs = {**self.config["inputs"], "clients": [joined.name], "sizes": [joined.examples]}
             federation = dict(self.config["federation"])
             if joined.preprocessing is not None:
@@ -280,7 +284,9 @@ class Run:
         return load_file(index.parent / files[name])
 
     def _network(self) -> Network:
-        return Network(self.make(0), self.example(), self.config["model"]["head"], self.task)
+        stored = self.folder / "models" / FROZEN if self.folder is not None else None
+        frozen = load_file(stored) if stored is not None and stored.exists() else None
+        return Network(self.make(0), self.example(), self.config["model"]["head"], self.task, frozen)
 
     def _training(self) -> Training:
         return Training(**self.config["training"])
