@@ -58,6 +58,14 @@ def test_the_whole_way(tmp_path):
         "--headline", "auc", "--rounds", "4", "--out", "results", "--quiet", cwd=tmp_path,
     )  # fmt: skip
     assert "auc" in shown
+    for name in ("north", "south", "west"):  # a line for each hospital, chosen on validation
+        line = next(line for line in shown.splitlines() if line.startswith(f"{name}: "))
+        assert "chosen on " in line
+        assert line in (tmp_path / "results" / "comparison.md").read_text()
+    assert "Which method at which client" in shown
+    again = ["compare", "local", "fedavg", "fedper", "--data", "hospitals", *table, "--metrics", "auc", "accuracy",
+             "--headline", "auc", "--rounds", "4", "--out", "results", "--quiet", "--format"]  # fmt: skip
+    assert fedkin_command(*again, "latex", cwd=tmp_path) == (tmp_path / "results" / "comparison.tex").read_text()
     run = fedkin.load(tmp_path / "results" / "fedper" / "seed-0")
     assert run.clients == ("north", "south", "west")
     assert run.summary["headline"]["metric"] == "auc"

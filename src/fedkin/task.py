@@ -30,6 +30,19 @@ class Metric(NamedTuple):
     higher: bool = True
     percent: bool = True
     """Is it a fraction, shown as a percentage?"""
+    resampled: Callable[[Array, Array, Array], Array] | None = None
+    """`resampled(outputs, targets, counts)`: the metric on many resamples at once, where `counts[draw, example]` says
+    how often each example is in a draw. Without it, `compute` is called for each draw."""
+    both: bool = False
+    """Does it weigh the classes against each other, so that it needs several examples of each?"""
+
+    def on_draws(self, outputs: Array, targets: Array, counts: Array) -> Array:
+        """The metric on each draw of the examples; NaN where it is not defined."""
+        with np.errstate(all="ignore"):
+            if self.resampled is not None:
+                return np.asarray(self.resampled(outputs, targets, counts), float)
+            drawn = (np.repeat(np.arange(len(targets)), count) for count in counts)
+            return np.array([self.compute(outputs[i], targets[i]) if len(i) else np.nan for i in drawn])
 
 
 @dataclass(frozen=True)
@@ -144,6 +157,43 @@ def _calibration_error(outputs: Array, targets: Array) -> float:
     return float(np.sum(gaps) / len(targets))
 
 
+# ---- the same on many resamples at once
+def _accuracy_on(outputs: Array, targets: Array, counts: Array) -> Array:
+    return np.asarray(counts @ (outputs.argmax(1) == targets) / counts.sum(1))
+
+
+def _confusion_on(outputs: Array, targets: Array, counts: Array) -> Array:
+    """How often each class was predicted for each: [draws, class, predicted class]."""
+    classes = outputs.shape[1]
+    pairs = np.eye(classes**2)[targets * classes + outputs.argmax(1)]
+    return np.asarray((counts @ pairs).reshape(len(counts), classes, classes))
+
+
+def _balanced_accuracy_on(outputs: Array, targets: Array, counts: Array) -> Array:
+    table = _confusion_on(outputs, targets, counts)
+    return np.asarray(np.nanmean(np.diagonal(table, axis1=1, axis2=2) / table.sum(2), axis=1))
+
+
+def _f1_on(outputs: Array, targets: Array, counts: Array) -> Array:
+    table = _confusion_on(outputs, targets, counts)
+    right, there, predicted = np.diagonal(table, axis1=1, axis2=2), table.sum(2), table.sum(1)
+    each = np.where(there + predicted > 0, 2 * right / (there + predicted), 0.0)
+    if outputs.shape[1] == 2:
+        return np.asarray(each[:, 1])
+    return np.asarray(np.nanmean(np.where(there > 0, each, np.nan), axis=1))
+
+
+def _auc_on(outputs: Array, targets: Array, counts: Array) -> Array:
+    chances = _softmax(outputs)
+    found = []
+    for c in [1] if outputs.shape[1] == 2 else np.unique(targets).tolist():
+        own, rest = chances[targets == c, c], chances[targets != c, c]
+        ahead = (own[:, None] > rest) + 0.5 * (own[:, None] == rest)
+        of_own, of_rest = counts[:, targets == c], counts[:, targets != c]
+        found.append(((of_own @ ahead) * of_rest).sum(1) / (of_own.sum(1) * of_rest.sum(1)))
+    return np.asarray(np.nanmean(np.stack(found, 1), axis=1) if len(found) > 1 else found[0])
+
+
 def _flat(outputs: Array, targets: Array) -> tuple[Array, Array]:
     return outputs.reshape(len(outputs), -1).astype(float), targets.reshape(len(targets), -1).astype(float)
 
@@ -190,10 +240,10 @@ class Classification(Task):
     kind = "classification"
     has_classes = True
     known = {
-        "accuracy": Metric(_accuracy),
-        "balanced_accuracy": Metric(_balanced_accuracy),
-        "f1": Metric(_f1),
-        "auc": Metric(_auc),
+        "accuracy": Metric(_accuracy, resampled=_accuracy_on),
+        "balanced_accuracy": Metric(_balanced_accuracy, resampled=_balanced_accuracy_on, both=True),
+        "f1": Metric(_f1, resampled=_f1_on, both=True),
+        "auc": Metric(_auc, resampled=_auc_on, both=True),
         "log_loss": Metric(_log_loss, higher=False, percent=False),
         "calibration_error": Metric(_calibration_error, higher=False),
     }

@@ -470,3 +470,29 @@ def test_watch_shows_a_run_while_it_goes_on(opened, spawn, tmp_path):
     expect(live).to_have_text("finished")
     expect(slider).to_have_attribute("max", "3")
     page.tab.goto("about:blank")  # or it would go on asking a server that is gone
+
+
+def test_a_regression_is_shown_in_its_own_metric_with_an_answer_for_each_site(opened, tmp_path):
+    rng = np.random.default_rng(0)
+    for name, count in (("north <b>", 80), ("south", 70)):
+        x = rng.normal(size=(count, 3)).astype("float32")
+        np.savez(tmp_path / f"{name}.npz", x=x, y=(x @ [1.0, -2.0, 0.5] + 3).astype("float32"))
+    fed = fedkin.federate(fedkin.data.from_folder(tmp_path, task="regression"))
+    made = fedkin.compare(["local", "fedavg"], fed, rounds=3, engine="serial", out=tmp_path / "out")
+    page = opened(report.write([tmp_path / "out"], tmp_path / "page.html").as_uri())
+    expect(page.find("#answers th").nth(1)).to_have_text(f"north <b> (n = {made.sites[0].test_examples})")
+    expect(page.find("#advice li")).to_have_text([site.advice for site in made.sites])
+    text = page.find("#result").inner_text()
+    assert "Rmse on each client's own test examples" in text
+    assert "Lower is better." in text
+    assert "ccuracy" not in text
+    personal = {line.method: line.personal for line in made.lines}
+    best = page.find("#headline td.best").nth(0).inner_text()
+    assert float(best.replace("−", "-")) == pytest.approx(min(personal.values()), rel=1e-3)
+    gain = personal["local"] - personal["fedavg"]
+    assert page.run("gains(byName('fedavg'), byName('local'))[0].gain") == pytest.approx(
+        max(made.sites[i].cells["fedavg"].gain for i in (0, 1)), abs=1e-4
+    )
+    assert page.run("mean(gains(byName('fedavg'), byName('local')).map((g) => g.gain))") == pytest.approx(
+        gain, abs=1e-4
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedkin.cli import config as configs
 from fedkin.cli import flags as parsing
@@ -27,6 +27,8 @@ IMPORTANCE = (
     "method",
     "personal",
     "gain over local",
+    "95 % interval",
+    "validation",
     "worst 10 %",
     "gain/lose",
     "received",
@@ -35,6 +37,9 @@ IMPORTANCE = (
     "std",
     "simulated",
 )
+
+
+MOST_SHOWN = 20  # clients in the terminal; comparison.md and comparison.csv have all
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class TableFlags:
     """Labels in tables and figures, one for each METHOD; by default the methods as given."""
     wide: bool = False
     """Show all columns of the table, however wide it gets."""
+    format: Literal["table", "md", "csv", "latex"] = "table"
+    """Print tables for the terminal, Markdown, or each method at each client as CSV or as LaTeX (booktabs)."""
 
 
 def command(words: list[str]) -> int:
@@ -77,12 +84,16 @@ def command(words: list[str]) -> int:
     if flags.output.json:
         print(json.dumps(made.to_json(), indent=2))
         return 0
+    if flags.own_output.format != "table":
+        print(formatted(made, flags.own_output.format), end="")
+        return 0
     show(made, wide=flags.own_output.wide)
+    show_sites(made, wide=flags.own_output.wide)
     out = flags.output.out
     if out is None:
         print("Nothing was kept: add --out DIR to keep the runs, the tables and a report.")
     else:
-        print(f"Runs, comparison.json and comparison.md are in {out}. To see them: fedkin report {out}")
+        print(f"Runs and comparison.json, .md, .csv and .tex are in {out}. To see them: fedkin report {out}")
     return 0
 
 
@@ -135,7 +146,7 @@ def show(made: Comparison, *, wide: bool) -> None:
     """The table, best first."""
     from fedkin.cli.terminal import console, fitting
     from fedkin.report.tables import terminal
-    from fedkin.results.comparison import REFERENCE
+    from fedkin.results.sites import REFERENCE
 
     sign = 1 if made.higher_is_better else -1
     best = sign * max(sign * line.personal for line in made.lines)
@@ -148,7 +159,7 @@ def show(made: Comparison, *, wide: bool) -> None:
         f"personal: {made.metric} of the model that each client uses, on its own test examples, after the last round"
     )
     direction = "the best mean" if made.higher_is_better else "the best mean (lower is better)"
-    notes = [made.setting, which, f"* {direction}"]
+    notes = [made.setting, which, f"* {direction}", *made.notes]
     if REFERENCE not in [line.method for line in made.lines]:
         notes.append("Add the method 'local' to see each client's gain over training alone")
     if len(header) < len(made.header):
@@ -160,3 +171,47 @@ def show(made: Comparison, *, wide: bool) -> None:
     if wide:
         screen.width = max(screen.width, screen.measure(table).maximum)
     screen.print(table)
+
+
+def show_sites(made: Comparison, *, wide: bool) -> None:
+    """Each method at each client, and what each client should use. Clients without names of their own are counted."""
+    from fedkin.cli.terminal import console, fitting
+    from fedkin.report.tables import terminal
+    from fedkin.results.sites import REFERENCE
+    from fedkin.results.sites_tables import cell, is_best
+
+    sites = made.sites
+    if not sites:
+        print("The clients differ from seed to seed, so there is no answer for each client.")
+        return
+    if not made.named or len(sites) > MOST_SHOWN:
+        better = sum(site.use != REFERENCE for site in sites)
+        if any(line.method == REFERENCE for line in made.lines):
+            print(f"A method is shown to be better than training alone at {better} of {len(sites)} clients.")
+        return
+    unit = " %" if made.percent else ""
+    header = [f"{made.metric}{unit}", *(f"{site.name} (n={site.test_examples})" for site in sites)]
+    rows = []
+    for line in made.lines:
+        marks = ["*" if is_best(made, site, line.method) else " " for site in sites]
+        rows.append([line.method, *(f"{cell(made, site, line.method)} {m}" for site, m in zip(sites, marks))])
+    if made.metric == "accuracy" and sites[0].majority_rate is not None:
+        rows.append(["most frequent class", *(f"{100 * (site.majority_rate or 0):.2f}  " for site in sites)])
+    screen = console(1000 if wide else None)
+    fit, rows = fitting(header, rows, header, 1000 if wide else screen.width)
+    notes = ["± standard error over the n test examples; * best on test. To choose, use the validation scores"]
+    if len(fit) < len(header):
+        notes.append(f"Not shown: {', '.join(h for h in header if h not in fit)}; --wide shows all")
+    screen.print(terminal("Which method at which client", fit, rows, "\n".join(notes)))
+    for site in sites:
+        print(site.advice)
+
+
+def formatted(made: Comparison, format: str) -> str:
+    from fedkin.results import sites_tables
+
+    if format == "md":
+        return made.markdown()
+    if not made.sites:
+        raise UserError(f"--format {format} lists clients, and these differ from seed to seed: use --format md.")
+    return sites_tables.csv(made) if format == "csv" else sites_tables.latex(made)

@@ -97,6 +97,13 @@ def command(words: list[str]) -> int:
     return 0
 
 
+def one_class_note(names: list[str]) -> str:
+    """Name the clients whose personal model predicts one class only."""
+    from fedkin.report.tables import some
+
+    return f"The personal model predicts one class for every test example: {some(names)}"
+
+
 def table(name: str, summary: dict[str, Any]) -> Table:
     """The headline numbers of a run."""
     from fedkin.report.tables import duration, score, size, terminal
@@ -132,6 +139,10 @@ def table(name: str, summary: dict[str, Any]) -> Table:
         which = f", {bad} of them quarantined" if bad else ""
         notes.append(f"{summary['dropped']} replies were dropped{which}: see 'dropped' in the history")
     notes += suspicions(summary)
+    if metric == "accuracy" and "majority_rate" in summary:
+        notes.append(f"Always predicting a client's most frequent class: {score(summary['majority_rate'])} %, mean")
+    if alone := summary.get("one_class"):
+        notes.append(one_class_note(alone))
     if summary["sees_test"]:
         notes.append("This method learns from test examples, as its paper does: its results are optimistic")
     header = (f"{metric} %" if unit else metric, "mean", "weighted", "std", "worst 10 %", "Jain")

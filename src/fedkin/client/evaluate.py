@@ -21,15 +21,23 @@ def evaluate(net: Network, vector: Tensor, examples: Examples) -> tuple[float, f
     return found[net.task.headline], found["loss"]
 
 
-@torch.no_grad()
 def scores(predict: Callable[[Tensor], Tensor], net: Network, examples: Examples) -> dict[str, float]:
     """The task's metrics, and its mean loss as "loss", of any predictor."""
+    return scores_and_outputs(predict, net, examples)[0]
+
+
+@torch.no_grad()
+def scores_and_outputs(
+    predict: Callable[[Tensor], Tensor], net: Network, examples: Examples
+) -> tuple[dict[str, float], Tensor]:
+    """The scores, and the outputs [examples, outputs] behind them."""
     net.eval()
     task, total, outputs = net.task, 0.0, []
     for x, y in zip(examples.x.split(EVALUATION_BATCH), examples.y.split(EVALUATION_BATCH)):
         outputs.append(predict(x))
         total += float(task.loss(outputs[-1], y, reduction="sum"))
-    return {**task.scores(torch.cat(outputs), examples.y), "loss": total / len(examples.y)}
+    every = torch.cat(outputs)
+    return {**task.scores(every, examples.y), "loss": total / len(examples.y)}, every
 
 
 def gradient(net: Network, vector: Tensor, examples: Examples) -> tuple[Tensor, float]:

@@ -35,6 +35,8 @@ def evaluate_all(
             if outcome.error:
                 recorder.unmeasured(round, outcome.client, outcome.error)
             recorder.evaluated(round, outcome.client, outcome.scores)
+            if outcome.one_class:
+                recorder.one_class(round, outcome.client)
         if outcome.model:
             files[names[outcome.client]] = outcome.model
     if models is not None and files:

@@ -1,4 +1,4 @@
-"""Progress on the terminal: a bar with round, loss, accuracy, clients per second and time left."""
+"""Progress on the terminal: a bar with round, loss, headline metric, clients per second and time left."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedkin.engine.trackers import Tracker
+from fedkin.results.summary import ACCURACY
 
 WARNINGS = 5  # a run with many lost replies must not hide its own progress
 
@@ -27,17 +28,20 @@ class Terminal(Tracker):
         )
         self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
         self._label, self._warned, self._scores = label, 0, ""
+        self._headline = ACCURACY
 
     def start(self, config: dict[str, Any], done: int) -> None:
         total = config["options"]["rounds"]
+        self._headline = config.get("task", ACCURACY)
         self._task = self._progress.add_task(self._label, total=total, completed=done, text="")
         self._progress.start()
         self._begin = time.monotonic()
 
     def participants(self, round: int, metrics: dict[str, float]) -> None:
         if "personal" in metrics:
-            loss, accuracy = metrics["personal_loss"], metrics["personal"]
-            self._scores = f"after round {round}: loss {loss:.3f}, accuracy {accuracy:.1%}, "
+            loss, score = metrics["personal_loss"], metrics["personal"]
+            shown = f"{score:.1%}" if self._headline["percent"] else f"{score:.4g}"
+            self._scores = f"after round {round}: loss {loss:.3f}, {self._headline['headline']} {shown}, "
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
         self.participants(round, metrics)

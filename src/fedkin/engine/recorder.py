@@ -57,6 +57,10 @@ class Recorder:
         self._sums = {key: value for key, value in self._sums.items() if key[0] > round}
         return out
 
+    def one_class(self, round: int, client: int) -> None:
+        """The client's personal model predicts the same class for every test example."""
+        self.history.add(round, client, "one_class", True, ALL)
+
     def unmeasured(self, round: int, client: int, why: str, scope: str = ALL) -> None:
         self.history.add(round, client, "unmeasured", why, scope)
 

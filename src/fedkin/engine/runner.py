@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedkin.client.evaluate import scores as scores_of
+from fedkin.client.evaluate import scores_and_outputs
 from fedkin.data.federation import Population
 from fedkin.engine.faults import spoiled
 from fedkin.engine.workspace import Workspace
@@ -106,6 +106,8 @@ class Outcome(NamedTuple):
     """Why a participant could not be scored. Its reply counts all the same."""
     kind: str = ""
     """Of the error: `bad` if there was a reply that cannot be used, `storage` if a file of fedkin's own failed."""
+    one_class: bool = False
+    """Does the personal model predict the same class for every test example?"""
 
 
 class BadReply(ValueError):
@@ -208,9 +210,9 @@ class ClientRunner:
                 made.append(Reply(self._workspace.apart(reply.state), self._workspace.apart(reply.body)))
             return made[0]
 
-        scores, personal = self._scores(work.client, client, message, trained)
+        scores, personal, one_class = self._scores(work.client, client, message, trained)
         model = self._keep(personal, work.models) if work.models is not None else ""
-        return Outcome(work.position, work.client, (), False, scores, 0.0, 0.0, "", model=model)
+        return Outcome(work.position, work.client, (), False, scores, 0.0, 0.0, "", model=model, one_class=one_class)
 
     def _scores_before(
         self, work: Task, client: Client, message: Message, reply: Reply
@@ -233,7 +235,7 @@ class ClientRunner:
 
     def _scores(
         self, number: int, client: Client, message: Message, trained: Callable[[], Reply]
-    ) -> tuple[dict[str, float], Model]:
+    ) -> tuple[dict[str, float], Model, bool]:
         method, data = self.spec.method, client.data
         self.hook = "received"
         received = method.received(client, message)
@@ -241,21 +243,22 @@ class ClientRunner:
         personal = method.personal(client, message, trained)
         self.hook = "predict"
         test = self.spec.federation.test(number)
-        found = {"personal": self._score(client, personal, test)}
+        measured, outputs = self._score(client, personal, test)
+        one_class = self.spec.task.has_classes and len(outputs.argmax(1).unique()) == 1
+        found = {"personal": measured}
         if len(data.validation.y):
-            found["validation"] = self._score(client, personal, data.validation)
+            found["validation"] = self._score(client, personal, data.validation)[0]
         if received is not None:
-            found["received"] = found["personal"] if received is personal else self._score(client, received, test)
+            found["received"] = measured if received is personal else self._score(client, received, test)[0]
         scores = {
             kind if metric == self.spec.task.headline else f"{kind}_{metric}": value
             for kind, metrics in found.items()
             for metric, value in metrics.items()
         }
-        return scores, personal
+        return scores, personal, one_class
 
-    def _score(self, client: Client, model: Model, examples: Examples) -> dict[str, float]:
-        with torch.no_grad():
-            return scores_of(lambda x: self.spec.method.predict(client, model, x), self.net, examples)
+    def _score(self, client: Client, model: Model, examples: Examples) -> tuple[dict[str, float], Tensor]:
+        return scores_and_outputs(lambda x: self.spec.method.predict(client, model, x), self.net, examples)
 
     def _keep(self, personal: Model, folder: Path) -> str:
         """The personal model as a file named by its content: clients that use the same model share the file."""

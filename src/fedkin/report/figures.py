@@ -85,26 +85,32 @@ def _name(data: dict[str, Any], method: dict[str, Any]) -> str:
     return base if unique else method["name"].replace(",", ",\n")
 
 
+def _unit(data: dict[str, Any]) -> int:
+    return 100 if data["headline"]["percent"] else 1
+
+
+def _metric(data: dict[str, Any]) -> str:
+    return str(data["headline"]["metric"]).replace("_", " ")
+
+
 def learning(data: dict[str, Any]) -> Any:
-    """Mean personal accuracy by round. A single method also has a band that contains 80 % of its clients."""
+    """Mean personal score by round. A single method also has a band that contains 80 % of its clients."""
     figure, axes = _axes(COLUMN, 2.3 + 0.13 * (len(data["methods"]) // 3))
-    drawn = 0
+    drawn, unit = 0, _unit(data)
     for index, method in enumerate(data["methods"]):
         curve = method["curves"]["personal"]
         if curve is None:
             continue
         drawn += 1
         rounds = np.array(curve["round"])
-        percent = {key: 100 * np.array(curve[key], float) for key in ("mean", "low", "high")}
-        axes.plot(
-            rounds, percent["mean"], label=_name(data, method), markevery=max(1, len(rounds) // 8), **_look(index)
-        )
+        scores = {key: unit * np.array(curve[key], float) for key in ("mean", "low", "high")}
+        axes.plot(rounds, scores["mean"], label=_name(data, method), markevery=max(1, len(rounds) // 8), **_look(index))
         if len(data["methods"]) == 1:
-            axes.fill_between(rounds, percent["low"], percent["high"], color="0.85", linewidth=0)
+            axes.fill_between(rounds, scores["low"], scores["high"], color="0.85", linewidth=0)
     if not drawn:
         return None
     _bands(axes, data)
-    axes.set(xlabel="round", ylabel="personal accuracy (%)")
+    axes.set(xlabel="round", ylabel=f"personal {_metric(data)}{' (%)' if unit == 100 else ''}")
     if len(data["methods"]) > 1:
         figure.legend(loc="outside lower center", ncols=3, handlelength=3)
     return figure
@@ -128,7 +134,8 @@ def gains(data: dict[str, Any]) -> Any:
     others = [m for m in data["methods"] if m is not reference]
     if reference is None or not others:
         return None
-    pairs = [100 * np.array(gain_over(m, reference)) for m in others]
+    sign = 1 if data["headline"]["higher_is_better"] else -1
+    pairs = [sign * _unit(data) * np.array(gain_over(m, reference)) for m in others]
     if not any(len(p) for p in pairs):
         return None
     figure, axes = _axes(COLUMN, 0.6 + 0.32 * len(others))
@@ -142,12 +149,13 @@ def gains(data: dict[str, Any]) -> Any:
         spread = 0.16 * np.sin(np.arange(len(values)) * 2.4)  # not random: the same data give the same file
         axes.plot(values, height + spread, ".", color="#0072B2", alpha=0.5, markersize=3)
     axes.set_yticks(list(heights), [_name(data, m) for m in others])
-    axes.set_xlabel("gain over local per client (points)")
+    points = "points" if data["headline"]["percent"] else _metric(data)
+    axes.set_xlabel(f"gain over local per client ({points})")
     return figure
 
 
 def gain_over(method: dict[str, Any], reference: dict[str, Any]) -> list[float]:
-    """Differences in personal accuracy at the same client and seed."""
+    """Differences in the personal score at the same client and seed."""
     out = []
     for run in method["runs"]:
         for other in reference["runs"]:

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from fedkin.results.history import ALL, PARTICIPANTS, History, Record
+from fedkin.results.summary import ACCURACY
 
 REFERENCE = "local"
 USUAL = ("lr", "epochs", "batch_size", "momentum", "weight_decay")  # settings of training that are always shown
 WEIGHT_SCALE = 10_000  # mixing weights are stored as integers; this one means 1
 MATRIX_BUDGET = 800_000  # numbers in all mixing matrices of a page
 FACT_BUDGET = 2_000_000  # characters of everything that the methods report
+MOST_ANSWERS = 20  # clients whose answers are listed one by one
 SCORES = ("personal", "received", "personal_loss")
 # Not shown as a chart of its own: it repeats other records, or another panel shows it.
 SHOWN_ELSEWHERE = {"mixing", "attention", "compute_seconds", "communication_seconds", "mean_kld", "true_edges"}
@@ -103,11 +105,33 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
             run["federation"] = order.index(run["federation"])
     return {
         "title": _title(groups),
+        "headline": _headline(runs),
         "setting": _setting(next(iter(groups.values()))[0].config),
         "reference": next((m["name"] for m in methods if m["name"].split(",")[0] == REFERENCE), None),
         "federations": list(federations.values()),
         "methods": methods,
     }
+
+
+def _headline(runs: Sequence[Run]) -> dict[str, Any]:
+    """The metric that all these runs are judged by."""
+    found = {
+        json.dumps({"metric": task["headline"], **{k: task[k] for k in ("higher_is_better", "percent")}})
+        for run in runs
+        for task in [run.config.get("task", ACCURACY)]
+    }
+    if len(found) > 1:
+        names = ", ".join(sorted(str(json.loads(text)["metric"]) for text in found))
+        raise ValueError(f"These runs are judged by different metrics ({names}): make a report for each.")
+    out: dict[str, Any] = json.loads(found.pop())
+    return out
+
+
+def answers(paths: Sequence[str | Path]) -> list[dict[str, Any]]:
+    """What a comparison found for each of its clients; nothing for other folders."""
+    files = [Path(path) / "comparison.json" for path in paths]
+    found: list[dict[str, Any]] = _json(files[0]).get("clients", []) if len(files) == 1 and files[0].exists() else []
+    return found if len(found) <= MOST_ANSWERS else []
 
 
 def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -307,17 +331,18 @@ class _RunData:
             last = max(measured)
             values = np.array(list(measured[last].values()), float)
             if len(values):
-                out[metric] = {"round": last, **_spread(values)}
+                higher = self.run.config.get("task", ACCURACY)["higher_is_better"]
+                out[metric] = {"round": last, **_spread(values, higher)}
                 out[f"last_{metric}"] = [_number(measured[last].get(c)) for c in range(self.size)]
         return out
 
 
-def _spread(values: np.ndarray[Any, Any]) -> dict[str, float]:
-    worst = np.sort(values)[: max(1, int(np.ceil(len(values) / 10)))]
+def _spread(values: np.ndarray[Any, Any], higher_is_better: bool = True) -> dict[str, float]:
+    worst = np.sort(values if higher_is_better else -values)[: max(1, int(np.ceil(len(values) / 10)))]
     return {
         "mean": float(values.mean()),
         "std": float(values.std()),
-        "worst_decile": float(worst.mean()),
+        "worst_decile": float(worst.mean() if higher_is_better else -worst.mean()),
         "clients": len(values),
     }
 

@@ -24,6 +24,12 @@ def with_spread(mean: float | None, std: float | None, *, in_percent: bool = Tru
     return f"{score(mean, in_percent=in_percent)} ± {score(std, in_percent=in_percent)}"
 
 
+def some(names: Sequence[str], limit: int = 8) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
 def size(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:

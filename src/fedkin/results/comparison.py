@@ -21,9 +21,9 @@ from fedkin.protocol import Method
 from fedkin.registry import parse_label
 from fedkin.report import tables
 from fedkin.results.folder import Folder, check, check_label, inside, remove_run
+from fedkin.results.sites import REFERENCE, Collected, Draws, Site, answers, gain_of
 from fedkin.results.store import relabel, write_bytes, write_json
-
-REFERENCE = "local"
+from fedkin.task import Task
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,19 @@ class Line:
     gaining: int | None
     losing: int | None
     p_value: float | None
-    """Of the Wilcoxon signed-rank test over (seed, client) pairs, which are not quite independent: a guide."""
+    """Of the Wilcoxon signed-rank test over clients: each client counts once, with its mean gain over seeds."""
     bytes_per_round: float
     simulated_seconds: float
     wall_seconds: float
     unmeasured: int = 0
     """Clients that could not be measured after the last round, over all seeds: the means leave them out."""
+    validation: float | None = None
+    """The personal models on validation examples: to choose by, in place of test."""
+    gain_low: float | None = None
+    gain_high: float | None = None
+    """The 95 % interval of the gain of these clients, over draws of their test examples (and of seeds)."""
+    one_class: tuple[str, ...] = ()
+    """Clients whose personal model predicts the same class for every test example."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,12 @@ class Comparison:
     """The headline of the task, in which all results are given."""
     higher_is_better: bool = True
     percent: bool = True
+    sites: tuple[Site, ...] = ()
+    """The answer for each client; none where the seeds have other clients."""
+    named: bool = False
+    """Does the data name its clients?"""
+    majority_rate: float | None = None
+    """Accuracy of always predicting each client's most frequent class, mean over clients."""
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -66,9 +79,11 @@ class Comparison:
             "method",
             f"personal{unit}",
             f"received{unit}",
+            f"validation{unit}",
             "std",
             "worst 10 %",
             "gain over local",
+            "95 % interval",
             "gain/lose",
             "p",
             "bytes/round",
@@ -86,9 +101,13 @@ class Comparison:
                     tables.with_spread(line.personal, line.personal_std, in_percent=self.percent)
                     + (f" ({line.unmeasured} clients missing)" if line.unmeasured else ""),
                     tables.score(line.received, in_percent=self.percent),
+                    tables.score(line.validation, in_percent=self.percent),
                     tables.score(line.client_std, in_percent=self.percent),
                     tables.score(line.worst_decile, in_percent=self.percent),
-                    "–" if line.gain is None else f"{100 * line.gain:+.2f}" if self.percent else f"{line.gain:+.3g}",
+                    self._signed(line.gain),
+                    "–"
+                    if line.gain_low is None
+                    else f"{self._signed(line.gain_low)} to {self._signed(line.gain_high)}",
                     f"{line.gaining}/{line.losing}" if compared else "–",
                     f"{line.p_value:.1g}" if line.p_value is not None else "–",
                     tables.size(line.bytes_per_round),
@@ -97,12 +116,42 @@ class Comparison:
             )
         return out
 
+    def _signed(self, value: float | None) -> str:
+        if value is None:
+            return "–"
+        return f"{100 * value:+.2f}" if self.percent else f"{value:+.3g}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What stands beside the table: the majority rate, and models that predict one class."""
+        out = []
+        if self.metric == "accuracy" and self.majority_rate is not None:
+            rate = tables.percent(self.majority_rate)
+            out.append(f"Always predicting a client's most frequent class: {rate} %, mean over clients")
+        for line in self.lines:
+            if line.one_class:
+                out.append(f"{line.method} predicts one class for every test example of {tables.some(line.one_class)}")
+        return out
+
     def markdown(self) -> str:
-        return f"{self.setting}\n\n{tables.markdown(self.header, self.rows)}"
+        from fedkin.results import sites_tables
+
+        parts = [self.setting, tables.markdown(self.header, self.rows).rstrip()]
+        if self.notes:
+            parts.append("\n".join(f"- {note}" for note in self.notes))
+        if self.sites:
+            parts += [sites_tables.markdown(self).rstrip(), "\n".join(f"- {site.advice}" for site in self.sites)]
+        return "\n\n".join(parts) + "\n"
 
     def to_json(self) -> dict[str, Any]:
         headline = {"metric": self.metric, "higher_is_better": self.higher_is_better, "percent": self.percent}
-        return {"setting": self.setting, "headline": headline, "methods": [asdict(line) for line in self.lines]}
+        return {
+            "setting": self.setting,
+            "headline": headline,
+            "methods": [asdict(line) for line in self.lines],
+            "majority_rate": self.majority_rate,
+            "clients": [asdict(site) for site in self.sites],
+        }
 
 
 def compare(
@@ -123,8 +172,9 @@ def compare(
     and finished ones are not run again, unless `fresh` removes them first."""
     parsed = _methods(methods)
     shown = {label: (names or {}).get(label, label) for label in methods}
-    accuracy: dict[str, dict[tuple[int, int], float]] = {label: {} for label in methods}
     summaries: dict[str, list[dict[str, Any]]] = {label: [] for label in methods}
+    collected = {label: Collected() for label in methods}
+    seen: list[Federation] = []
     wall: dict[str, float] = dict.fromkeys(methods, 0.0)
     with contextlib.ExitStack() as stack:
         stack.enter_context(stoppable())
@@ -134,6 +184,7 @@ def compare(
                 start_over(out, methods)
         for seed in range(first_seed, first_seed + seeds):
             federation = federations if isinstance(federations, Federation) else federations(seed)
+            seen.append(federation)
             for label, method in parsed.items():
                 place = None if out is None else inside(out, check_label(label), f"seed-{seed}")
                 begin = time.perf_counter()
@@ -150,17 +201,55 @@ def compare(
                     relabel(place, shown[label])
                 wall[label] += time.perf_counter() - begin
                 summaries[label].append(result.summary)
-                last = result.history.values("personal", round=result.summary["rounds"])
-                accuracy[label].update({(seed, c): value for c, value in last.items() if value is not None})
-        reference = {m: accuracy.get(REFERENCE) if m != REFERENCE else None for m in methods}
-        headline = summaries[methods[0]][0]["headline"]
-        better = 1 if headline["higher_is_better"] else -1
-        lines = [_line(shown[m], summaries[m], accuracy[m], reference[m], better, wall[m]) for m in methods]
-        comparison = Comparison(tuple(lines), setting, **headline)
+                collected[label].add(result, federation)
+        comparison = _compared(shown, collected, summaries, wall, seen, result.task, setting)
         if out is not None:
             write_json(Path(out) / "comparison.json", comparison.to_json())
-            write_bytes(Path(out) / "comparison.md", comparison.markdown().encode())
+            for name, content in {"md": comparison.markdown(), **_tables(comparison)}.items():
+                write_bytes(Path(out) / f"comparison.{name}", content.encode())
     return comparison
+
+
+def _tables(comparison: Comparison) -> dict[str, str]:
+    """The method × client table for other programs."""
+    from fedkin.results import sites_tables
+
+    return {"csv": sites_tables.csv(comparison), "tex": sites_tables.latex(comparison)} if comparison.sites else {}
+
+
+def _compared(
+    shown: Mapping[str, str],
+    collected: Mapping[str, Collected],
+    summaries: Mapping[str, Sequence[Mapping[str, Any]]],
+    wall: Mapping[str, float],
+    federations: Sequence[Federation],
+    task: Task,
+    setting: str,
+) -> Comparison:
+    """The comparison from what the runs gave; methods by their labels in tables."""
+    named = {shown[label]: found for label, found in collected.items()}
+    same = _same_clients(federations)
+    draws = Draws(named if same else {}, len(federations[0]), task)
+    lines = [
+        _line(shown[label], summaries[label], found, collected.get(REFERENCE), draws, wall[label])
+        for label, found in collected.items()
+    ]
+    first = federations[0]
+    rates = [fed.majority_rate(c) for fed in federations for c in range(len(fed))] if first.classes else []
+    return Comparison(
+        tuple(lines),
+        setting,
+        **next(iter(summaries.values()))[0]["headline"],
+        sites=answers(named, federations, task, draws) if same else (),
+        named=first.names != tuple(f"client {i}" for i in range(len(first))),
+        majority_rate=float(np.mean(rates)) if rates else None,
+    )
+
+
+def _same_clients(federations: Sequence[Federation]) -> bool:
+    """Are the clients of all seeds the same, with the same examples? A random partition draws others for each seed."""
+    first = federations[0]
+    return all(fed is first or fed.description.get("partition") == "by_group" for fed in federations)
 
 
 def start_over(out: str | Path, methods: Sequence[str]) -> None:
@@ -199,20 +288,25 @@ parse = parse_label
 def _line(
     label: str,
     summaries: Sequence[Mapping[str, Any]],
-    accuracy: Mapping[tuple[int, int], float],
-    reference: Mapping[tuple[int, int], float] | None,
-    better: int,
+    found: Collected,
+    reference: Collected | None,
+    draws: Draws,
     wall: float,
 ) -> Line:
     personal = [s["personal"]["mean"] for s in summaries]
     received = [s["received"]["mean"] for s in summaries if "received" in s]
     gain = gaining = losing = p = None
-    if reference is not None:
-        both = sorted(accuracy.keys() & reference.keys())
-        difference = better * np.array([accuracy[k] - reference[k] for k in both])
-        gain = float(difference.mean())
-        gaining, losing = int((difference > 0).sum()), int((difference < 0).sum())
-        p = paired_test(difference)
+    low, high = None, None
+    if reference is not None and reference is not found:
+        clients = sorted({client for seed in found.test for client in seed})
+        each = [gain_of(found, reference, client, draws.sign) for client in clients]
+        difference = np.array([value for value in each if value is not None])
+        if len(difference):
+            gain = float(difference.mean())
+            gaining, losing = int((difference > 0).sum()), int((difference < 0).sum())
+            p = paired_test(difference)
+        low, high = draws.mean_gain(label, len(clients)) or (None, None)
+    validation = [value for seed in found.validation for value in seed.values() if value is not None]
     return Line(
         method=label,
         seeds=len(summaries),
@@ -229,6 +323,10 @@ def _line(
         simulated_seconds=float(np.mean([s["simulated_seconds"]["total"] for s in summaries])),
         wall_seconds=wall,
         unmeasured=sum(s.get("unmeasured", 0) for s in summaries),
+        validation=float(np.mean(validation)) if validation else None,
+        gain_low=low,
+        gain_high=high,
+        one_class=tuple(dict.fromkeys(name for s in summaries for name in s.get("one_class", ()))),
     )
 
 

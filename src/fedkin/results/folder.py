@@ -31,7 +31,7 @@ OWN = {
         r"checkpoint/(manifest|previous)\.json",
         r"checkpoint/(server-\d{6,}|client-\d{6,}-\d{6,}-\d+)\.safetensors",
     ),
-    "comparison": (r"comparison\.(json|md)|report\.html",),
+    "comparison": (r"comparison\.(json|md|csv|tex)|report\.html",),
     "experiment": (r"leaderboard\.(json|md)",),
     "sweep": (r"sweep\.json",),
 }

@@ -87,6 +87,14 @@ class Run:
         return tuple(self.config["inputs"]["clients"])
 
     @property
+    def with_models(self) -> tuple[str, ...]:
+        """The clients whose personal models were kept."""
+        if self.models or self.folder is None:
+            return tuple(self.models)
+        index = self.folder / "models" / "index.json"
+        return tuple(json.loads(index.read_text())) if index.exists() else ()
+
+    @property
     def task(self) -> Task:
         return from_config(self.config["task"])
 

@@ -22,7 +22,7 @@ Values = dict[int, float | None]
 
 
 # of histories from before there were tasks
-ACCURACY = {"headline": "accuracy", "metrics": ["accuracy"], "higher_is_better": True, "percent": True}
+ACCURACY: dict[str, Any] = {"headline": "accuracy", "metrics": ["accuracy"], "higher_is_better": True, "percent": True}
 
 
 def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
@@ -34,6 +34,8 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
     sums: dict[str, Any] = dict.fromkeys(COSTS, 0)
     weight: dict[int, float] = {}
     unmeasured: dict[int | None, str] = {}
+    majority: dict[int, float] = {}
+    one_class: list[int] = []
     dropped: Counter[int | None] = Counter()
     quarantined: Counter[int | None] = Counter()
     suspected: dict[str, Counter[int | None]] = {"outlier": Counter(), "left_out": Counter()}
@@ -47,6 +49,10 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
             sums[metric] += value
         elif metric == "test_rows" and client is not None:
             weight[client] = value
+        elif metric == "majority_rate" and client is not None:
+            majority[client] = value
+        elif metric == "one_class" and round == last and client is not None:
+            one_class.append(client)
         elif metric == "unmeasured" and round == last and scope == ALL:
             unmeasured[client] = value
         elif metric == "dropped":
@@ -77,6 +83,9 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
         out["received"] = received
     others = {m: list(scores[f"personal_{m}"].get(last, {}).values()) for m in metrics if m != task["headline"]}
     out["metrics"] = {m: float(np.mean(there)) for m, v in others.items() if (there := [x for x in v if x is not None])}
+    if majority:
+        out["majority_rate"] = float(np.mean(list(majority.values())))
+    out["one_class"] = [_client_name(config, client) for client in one_class]
     validation = {r: [x for x in v.values() if x is not None] for r, v in sorted(scores["validation"].items())}
     scored = {r: float(np.mean(v)) for r, v in validation.items() if v}
     if scored:
@@ -115,6 +124,11 @@ def spread(
         "weighted": float((v * w).sum() / w.sum()),
         **fairness(v, higher_is_better=higher_is_better),
     }
+
+
+def _client_name(config: dict[str, Any], client: int) -> str:
+    names = config.get("inputs", {}).get("clients", [])
+    return names[client] if client < len(names) else f"client {client}"
 
 
 def _present(config: dict[str, Any], clients: Mapping[int, float]) -> set[int]:

@@ -45,6 +45,9 @@ function counted(method) {
 }
 const over = (method, read) => counted(method).map(read).filter(known);
 const headline = (method, key, field = "mean") => mean(over(method, (run) => run[key]?.[field]));
+const ahead = (a, b) =>
+  direction() * (headline(a, "personal") ?? -direction() * Infinity) >
+  direction() * (headline(b, "personal") ?? -direction() * Infinity);
 const spread = (method, key) => deviation(over(method, (run) => run[key]?.mean));
 
 // Gains over a reference, for the same client and seed.
@@ -56,7 +59,7 @@ function gains(method, reference) {
     run.last_personal.forEach((value, client) => {
       const base = other.last_personal[client];
       if (known(value) && known(base))
-        out.push({ client, seed: run.seed, federation: run.federation, value, base, gain: value - base });
+        out.push({ client, seed: run.seed, federation: run.federation, value, base, gain: direction() * (value - base) });
     });
   }
   return out.sort((a, b) => b.gain - a.gain);
@@ -131,7 +134,7 @@ addEventListener("resize", () => {
 if (DATA.methods.length > 1)
   state.method = DATA.methods.reduce(
     (best, m, i) =>
-      m.facts.clusters && (headline(m, "personal") ?? -1) > (headline(DATA.methods[best], "personal") ?? -1) ? i : best,
+      m.facts.clusters && ahead(m, DATA.methods[best]) ? i : best,
     Math.max(
       0,
       DATA.methods.findIndex((m) => m.facts.clusters),

@@ -370,7 +370,7 @@ function drawGraph(container, method, frame, part, round) {
     const accuracy = upToScore(method, c, round);
     return clientTip(federation, c, [
       known(cluster) && ["cluster", String(cluster)],
-      known(accuracy) && ["personal accuracy", percent(accuracy)],
+      known(accuracy) && [`personal ${metric()}`, score(accuracy)],
       ["keeps of its own model", percent(weight(c, c))],
       ...sources.slice(0, 4).map((j) => [`learns from ${federation.names[j]}`, percent(weight(c, j))]),
     ]);

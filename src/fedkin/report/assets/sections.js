@@ -1,32 +1,34 @@
 // The other sections: result, learning, who benefits, clients, costs, how it was made.
 
 // ---- result
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const wrappable = (name) => name.replaceAll(",", ",\u200b"); // a long name may wrap at its commas
 function renderResult() {
   const body = document.querySelector("#result .body"),
     reference = byName(DATA.reference),
-    several = DATA.methods.length > 1;
+    several = DATA.methods.length > 1,
+    bestIs = DATA.headline.higher_is_better ? "max" : "min";
   const columns = [
     ["method", (m) => m.name, (m) => wrappable(m.name), null],
     [
       "personal",
       (m) => headline(m, "personal"),
       (m) => withSpread(headline(m, "personal"), spread(m, "personal")),
-      "max",
+      bestIs,
     ],
-    ["received", (m) => headline(m, "received"), (m) => percent(headline(m, "received")), "max"],
-    ["std over clients", (m) => headline(m, "personal", "std"), (m) => percent(headline(m, "personal", "std")), "min"],
+    ["received", (m) => headline(m, "received"), (m) => score(headline(m, "received")), bestIs],
+    ["std over clients", (m) => headline(m, "personal", "std"), (m) => score(headline(m, "personal", "std")), "min"],
     [
       "worst 10 %",
       (m) => headline(m, "personal", "worst_decile"),
-      (m) => percent(headline(m, "personal", "worst_decile")),
-      "max",
+      (m) => score(headline(m, "personal", "worst_decile")),
+      bestIs,
     ],
     reference && several
       ? [
           "gain over local",
           (m) => (m === reference ? null : mean(gains(m, reference).map((g) => g.gain))),
-          (m) => (m === reference ? "–" : points(mean(gains(m, reference).map((g) => g.gain)))),
+          (m) => (m === reference ? "–" : gap(mean(gains(m, reference).map((g) => g.gain)))),
           "max",
         ]
       : null,
@@ -55,7 +57,7 @@ function renderResult() {
   const table = el(
     "table",
     { class: "result", id: "headline" },
-    el("caption", { class: "unseen" }, "Accuracy and costs of each method"),
+    el("caption", { class: "unseen" }, "Results and costs of each method"),
     el(
       "thead",
       {},
@@ -122,16 +124,80 @@ function renderResult() {
     el(
       "p",
       { class: "note", css: { marginTop: "10px" } },
-      "Accuracy on each client's own test examples after the last round, averaged over all clients. Personal: the model that a client uses. Received: the model that the server sent to it.",
+      `${capital(metric())} on each client's own test examples after the last round, averaged over all clients. Personal: the model that a client uses. Received: the model that the server sent to it.${DATA.headline.higher_is_better ? "" : " Lower is better."}`,
       seeds > 1
         ? ` Means over ${DATA.methods.every((m) => counted(m).length === seeds) ? "" : "up to "}${seeds} seeds; ± is their standard deviation.`
         : "",
       several ? " Bold: best in its column. Click a row to select the method for the panels below." : "",
     ),
     ...warnings(),
+    DATA.answers.length ? answers() : "",
   );
 }
-const withSpread = (value, std) => (known(std) ? `${percent(value)} ± ${(100 * std).toFixed(1)}` : percent(value));
+// Each method at each client, and what each client should use.
+function answers() {
+  const names = Object.keys(DATA.answers[0].cells),
+    best = DATA.answers.map((site) =>
+      Math[DATA.headline.higher_is_better ? "max" : "min"](
+        ...names.map((name) => site.cells[name].test).filter(known),
+      ),
+    );
+  const text = (cell) => `${withSpread(cell.test, cell.error)}${cell.one_class ? " (one class)" : ""}`;
+  const row = (head, cells) => el("tr", {}, el("th", { scope: "row" }, head), cells);
+  const table = el(
+    "table",
+    { class: "result", id: "answers" },
+    el("caption", { class: "unseen" }, "Each method at each client"),
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        [metric(), ...DATA.answers.map((site) => `${site.name} (n = ${whole(site.test_examples)})`)].map((name) =>
+          el("th", { scope: "col" }, name),
+        ),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      names.map((name) =>
+        row(
+          name,
+          DATA.answers.map((site, i) =>
+            el(
+              "td",
+              { class: site.cells[name].test === best[i] ? "best" : null },
+              text(site.cells[name]),
+              el("br", {}),
+              el("small", {}, `validation ${score(site.cells[name].validation)}`),
+            ),
+          ),
+        ),
+      ),
+      metric() === "accuracy" && known(DATA.answers[0].majority_rate)
+        ? row(
+            "most frequent class",
+            DATA.answers.map((site) => el("td", {}, percent(site.majority_rate))),
+          )
+        : null,
+    ),
+  );
+  return el(
+    "div",
+    {},
+    el("h3", {}, "Which method at which client"),
+    el("div", { class: "wide" }, table),
+    el("p", { class: "note" }, "± is the standard error over the n test examples. Bold: best on test. The lines below choose on validation examples and judge on test examples."),
+    el(
+      "ul",
+      { id: "advice" },
+      DATA.answers.map((site) => el("li", {}, site.advice)),
+    ),
+  );
+}
+const withSpread = (value, std) => (known(std) ? `${score(value)} ± ${DATA.headline.percent ? (100 * std).toFixed(1) : plain(std)}` : score(value));
 const roundsText = (m) => {
   const run = counted(m)[0];
   return run.finished ? String(run.rounds) : `${run.rounds} of ${run.planned}`;
@@ -140,7 +206,7 @@ function tiles(reference) {
   const federation = DATA.federations[0],
     ranked = DATA.methods
       .filter((m) => known(headline(m, "personal")))
-      .sort((a, b) => headline(b, "personal") - headline(a, "personal"));
+      .sort((a, b) => direction() * (headline(b, "personal") - headline(a, "personal")));
   const tile = (value, text) => el("div", { class: "tile" }, el("b", {}, value), el("span", {}, text));
   if (!ranked.length) return el("p", { class: "lead" }, "No results yet.");
   const best = ranked[0],
@@ -149,17 +215,17 @@ function tiles(reference) {
     "div",
     { class: "tiles" },
     tile(
-      percent(headline(best, "personal")),
+      score(headline(best, "personal")),
       DATA.methods.length > 1
-        ? `personal accuracy of ${wrappable(best.name)}, best of ${DATA.methods.length}`
-        : "personal accuracy, mean over clients",
+        ? `personal ${metric()} of ${wrappable(best.name)}, best of ${DATA.methods.length}`
+        : `personal ${metric()}, mean over clients`,
     ),
     gain.length
-      ? tile(`${points(mean(gain.map((g) => g.gain)))} points`, "mean gain of its clients over local training")
+      ? tile(`${gap(mean(gain.map((g) => g.gain)))}${gapUnit()}`, "mean gain of its clients over local training")
       : null,
     gain.length
       ? tile(`${gain.filter((g) => g.gain < -LEVEL).length} of ${gain.length}`, "of its clients lose")
-      : tile(percent(headline(best, "personal", "worst_decile")), "mean of its worst 10 % of clients"),
+      : tile(score(headline(best, "personal", "worst_decile")), "mean of its worst 10 % of clients"),
     tile(
       whole(federation.names.length),
       `clients${federation.train ? `, ${whole(federation.train.reduce((a, b) => a + b, 0))} training examples` : ""}`,
@@ -169,7 +235,7 @@ function tiles(reference) {
 function warnings() {
   const out = [];
   for (const m of DATA.methods) {
-    if (m.sees_test) out.push(`${m.name} learned from test examples, as its paper does, so its accuracies are optimistic.`);
+    if (m.sees_test) out.push(`${m.name} learned from test examples, as its paper does, so its results are optimistic.`);
     const dropped = over(m, (r) => r.dropped).reduce((a, b) => a + b, 0);
     if (dropped)
       out.push(
@@ -236,8 +302,8 @@ function renderLearning() {
       choice(
         "What",
         [
-          ["personal", "personal accuracy"],
-          ["received", "received accuracy"],
+          ["personal", `personal ${metric()}`],
+          ["received", `received ${metric()}`],
           ["personal_loss", "personal loss"],
         ],
         state.metric,
@@ -273,7 +339,7 @@ function renderLearning() {
             ...DATA.methods.map((m) => {
               const curve = m.curves[state.metric],
                 k = curve ? curve.round.indexOf(r) : -1;
-              return k < 0 ? "–" : isLoss ? plain(curve.mean[k]) : percent(curve.mean[k], 2);
+              return k < 0 ? "–" : isLoss ? plain(curve.mean[k]) : score(curve.mean[k], 2);
             }),
           ]),
       ),
@@ -285,7 +351,7 @@ function renderLearning() {
     xLabel: { round: "round", bytes: "traffic in both directions", time: "simulated time" }[state.axis],
     wholeNumbers: state.axis === "round",
     xFormat: { round: (v) => String(v), bytes, time: duration }[state.axis],
-    yFormat: isLoss ? plain : (v, fine) => percent(v, fine ? 2 : 0),
+    yFormat: isLoss ? plain : (v, fine) => score(v, fine ? 2 : 0),
     label: `Learning curves of ${DATA.methods.map((m) => m.name).join(", ")}`,
     names: several,
     onPick: (s) => {
@@ -317,7 +383,7 @@ function renderBenefit() {
     el(
       "p",
       { class: "note" },
-      `Each client's personal accuracy minus its accuracy with ${reference.name === DATA.reference ? "local training" : reference.name}, for the same client and seed.`,
+      `How much better each client's personal ${metric()} is than its ${metric()} with ${reference.name === DATA.reference ? "local training" : reference.name}, for the same client and seed.`,
     ),
     el(
       "div",
@@ -336,16 +402,16 @@ function renderBenefit() {
     el(
       "div",
       { class: "panels" },
-      panel("w5", "All methods", "A tick is a client, the dot is the mean. In points.", strips),
+      panel("w5", "All methods", `A tick is a client, the dot is the mean.${DATA.headline.percent ? " In points." : ""}`, strips),
       panel(
         "w7",
-        `${chosen.name}: gain of each client, in points`,
+        `${chosen.name}: gain of each client${DATA.headline.percent ? ", in points" : ""}`,
         null,
         list.length
           ? el(
               "p",
               { id: "benefit-said" },
-              `Of ${count(list.length, "client")}, ${count(winners.length, "gains", "gain")}, ${count(losers.length, "loses", "lose")}, ${count(list.length - winners.length - losers.length, "stays", "stay")} the same. The median is ${points(list[Math.floor(list.length / 2)]?.gain)} points.`,
+              `Of ${count(list.length, "client")}, ${count(winners.length, "gains", "gain")}, ${count(losers.length, "loses", "lose")}, ${count(list.length - winners.length - losers.length, "stays", "stay")} the same. The median is ${gap(list[Math.floor(list.length / 2)]?.gain)}${gapUnit()}.`,
             )
           : missing(`There is no run of ${reference.name} on the same clients.`),
         bars,
@@ -355,7 +421,7 @@ function renderBenefit() {
               { class: "note" },
               `Largest losses: ${losers
                 .slice(0, 8)
-                .map((g) => `${named(g)} ${points(g.gain)}`)
+                .map((g) => `${named(g)} ${gap(g.gain)}`)
                 .join(", ")}${losers.length > 8 ? ` and ${losers.length - 8} more` : ""}.`,
             )
           : null,
@@ -363,9 +429,9 @@ function renderBenefit() {
           list.map((g) => [
             DATA.federations[g.federation].names[g.client],
             String(g.seed),
-            percent(g.base, 2),
-            percent(g.value, 2),
-            points(g.gain, 2),
+            score(g.base, 2),
+            score(g.value, 2),
+            gap(g.gain, 2),
           ]),
         ),
       ),
@@ -376,9 +442,9 @@ function renderBenefit() {
     gainBars(bars, list, (g) =>
       clientTip(DATA.federations[g.federation], g.client, [
         seeds && ["seed", String(g.seed)],
-        [reference.name, percent(g.base)],
-        [chosen.name, percent(g.value)],
-        ["gain", `${points(g.gain)} points`],
+        [reference.name, score(g.base)],
+        [chosen.name, score(g.value)],
+        ["gain", `${gap(g.gain)}${gapUnit()}`],
       ]),
     );
 }
@@ -399,13 +465,13 @@ function gainStrips(container, shown, reference, chosen) {
     height,
     role: "img",
     "aria-label": shown
-      .map((m, k) => `${m.name}: mean gain ${points(mean(lists[k].map((g) => g.gain)))} points`)
+      .map((m, k) => `${m.name}: mean gain ${gap(mean(lists[k].map((g) => g.gain)))}${gapUnit()}`)
       .join("; "),
   });
   for (const t of ticks(Math.min(0, ...all), Math.max(0, ...all), 4))
     chart.append(
       svg("line", { class: "grid", x1: x(t), x2: x(t), y1: 0, y2: height - 20 }),
-      svg("text", { x: x(t), y: height - 5, "text-anchor": "middle" }, points(t, 0)),
+      svg("text", { x: x(t), y: height - 5, "text-anchor": "middle" }, gap(t, 0)),
     );
   chart.append(svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height - 20, stroke: token("soft") }));
   shown.forEach((m, k) => {
@@ -457,7 +523,7 @@ function gainStrips(container, shown, reference, chosen) {
                 stroke: token("panel"),
                 "stroke-width": 1.5,
               }),
-              svg("text", { x: width - 3, y: y + 4, "text-anchor": "end", class: "strong" }, points(middle)),
+              svg("text", { x: width - 3, y: y + 4, "text-anchor": "end", class: "strong" }, gap(middle)),
             ]
           : null,
       ),
@@ -479,12 +545,12 @@ function gainBars(container, list, tipOf) {
     tabindex: 0,
     role: "img",
     id: "gain-bars",
-    "aria-label": `Gain of ${list.length} clients, from ${points(high)} to ${points(low)} points. Use the arrow keys to step through them.`,
+    "aria-label": `Gain of ${list.length} clients, from ${gap(high)} to ${gap(low)}${gapUnit()}. Use the arrow keys to step through them.`,
   });
   for (const t of ticks(low, high, 5))
     chart.append(
       svg("line", { class: "grid", x1: 40, x2: width, y1: y(t), y2: y(t) }),
-      svg("text", { x: 34, y: y(t) + 4, "text-anchor": "end" }, points(t, 0)),
+      svg("text", { x: 34, y: y(t) + 4, "text-anchor": "end" }, gap(t, 0)),
     );
   const bars = list.map((g, k) =>
     svg("rect", {
@@ -517,7 +583,7 @@ function gainBars(container, list, tipOf) {
   chart.addEventListener("blur", hideTip);
   container.replaceChildren(chart);
 }
-// Without a reference: the accuracy of each client.
+// Without a reference: the score of each client.
 function renderAlone(body, method) {
   const run = method.runs[0],
     federation = federationOf(method),
@@ -532,23 +598,23 @@ function renderAlone(body, method) {
       { class: "note" },
       DATA.reference && DATA.methods.length < 2
         ? "This is local training. To see what other methods gain, add their runs: fedkin report DIR DIR …"
-        : "To see who gains from learning together, add a run of 'local' on the same clients: fedkin compare local …, or fedkin report DIR DIR-OF-LOCAL. This is the accuracy of each client:",
+        : `To see who gains from learning together, add a run of 'local' on the same clients: fedkin compare local …, or fedkin report DIR DIR-OF-LOCAL. This is the ${metric()} of each client:`,
     ),
     el(
       "figure",
       { class: "panel" },
-      el("h3", {}, "Personal accuracy of each client, sorted"),
+      el("h3", {}, `Personal ${metric()} of each client, sorted`),
       bars,
-      numbers(["client", "personal accuracy"], () =>
-        list.map((g) => [federation.names[g.client], percent(g.value, 2)]),
+      numbers(["client", `personal ${metric()}`], () =>
+        list.map((g) => [federation.names[g.client], score(g.value, 2)]),
       ),
     ),
   );
   if (list.length)
     gainBars(bars, list, (g) =>
       clientTip(federation, g.client, [
-        ["personal accuracy", percent(g.value)],
-        known(run.last_received?.[g.client]) && ["received accuracy", percent(run.last_received[g.client])],
+        [`personal ${metric()}`, score(g.value)],
+        known(run.last_received?.[g.client]) && [`received ${metric()}`, score(run.last_received[g.client])],
       ]),
     );
   else bars.append(missing("No results yet."));

@@ -20,6 +20,13 @@ const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(
 const minus = (text) => text.replace("-", "−");
 const points = (value, digits = 1) =>
   known(value) ? minus(`${value > 0 ? "+" : ""}${(100 * value).toFixed(digits)}`) : "–";
+// Scores and gains in the headline metric of the task: a fraction in percent and points, another number as it is.
+const metric = () => DATA.headline.metric.replaceAll("_", " ");
+const score = (value, digits = 1) => (DATA.headline.percent ? percent(value, digits) : plain(value));
+const gap = (value, digits = 1) =>
+  DATA.headline.percent ? points(value, digits) : known(value) && value > 0 ? `+${plain(value)}` : plain(value);
+const gapUnit = () => (DATA.headline.percent ? " points" : "");
+const direction = () => (DATA.headline.higher_is_better ? 1 : -1);
 const plain = (value) => (known(value) ? minus(String(Number(value.toPrecision(4)))) : "–");
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "–");
 function bytes(value) {
