@@ -7,9 +7,11 @@ from itertools import chain, count, islice
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from fedkin.models.network import Loss
 from fedkin.protocol import Client, Examples
+from fedkin.robust.privacy import PrivateData
 
 
 def batches(client: Client, *, epoch: int, rows: Examples | None = None) -> Iterator[Examples]:
@@ -64,8 +66,7 @@ def sgd(
         raise ValueError("Every parameter is frozen: there is nothing to train.")
     parameters, views = [net.parameters[i] for i in moving], [net.views[i] for i in moving]
     velocity = [torch.zeros_like(v) for v in views] if training.momentum else []
-    for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch):
-        gradient = net.gradients(x, y, loss, parameters)
+    for gradient in _gradients(client, parameters, loss, epochs, steps, first_epoch):
         # Not in place: if a network adds two parameters, autograd gives both the same gradient tensor.
         if regularizer_gradient is not None:  # before momentum, or the minimum would be another one
             extra = net.pieces(regularizer_gradient(net.trainable))
@@ -78,3 +79,26 @@ def sgd(
             gradient = velocity
         torch._foreach_add_(views, gradient, alpha=-step)
     return net.vector()
+
+
+def _gradients(
+    client: Client,
+    parameters: list[Parameter],
+    loss: Loss | None,
+    epochs: int | None,
+    steps: int | None,
+    first_epoch: int,
+) -> Iterator[list[Tensor]]:
+    """The gradient of each step, at the parameters as they are then: of a batch, or private where the run is."""
+    net, data = client.net, client.data
+    if not isinstance(data, PrivateData):
+        for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch):
+            yield net.gradients(x, y, loss, parameters)
+        return
+    if loss is not None:
+        raise PermissionError(
+            "--privacy example:… clips the gradient of the task's loss, and this method has a loss of its own: take "
+            "fedavg, fedprox or fedcedar, or --privacy client:…"
+        )
+    epochs = client.training.epochs if epochs is None else epochs
+    yield from data.gradients(lambda x, y: net.example_gradients(x, y, parameters), parameters, epochs, steps)
