@@ -194,8 +194,6 @@ def test_own_data_folder(call, tmp_path):
 
 
 def test_verify_prints_a_checklist(call):
-    from fedkin.conformance import PROPERTIES
-
     code, out, _ = call("verify", "local")
     assert code == 0
     assert out.count("✓") == len(PROPERTIES)

@@ -154,6 +154,9 @@ def suspicions(summary: dict[str, Any]) -> list[str]:
     from fedkin.report.tables import score
 
     out = []
+    if "privacy" in summary:
+        told = summary["privacy"]
+        out.append(f"Privacy of {told['level']}s: epsilon {told['epsilon']:.3g} at delta {told['delta']:g}")
     if "hostile" in summary:
         kept = score(summary["honest"]["mean"], in_percent=summary["headline"]["percent"])
         who = ", ".join(map(str, summary["hostile"]))

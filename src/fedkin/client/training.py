@@ -8,12 +8,14 @@ from math import inf
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from fedkin.client.augment import augmented
 from fedkin.client.evaluate import scores
 from fedkin.client.optimizer import optimizer
 from fedkin.models.network import Loss
 from fedkin.protocol import Client, Examples
+from fedkin.robust.privacy import PrivateData
 
 
 def batches(client: Client, *, epoch: int, rows: Examples | None = None) -> Iterator[Examples]:
@@ -72,9 +74,8 @@ def sgd(
     parameters, views = [net.parameters[i] for i in moving], [net.views[i] for i in moving]
     step = optimizer(training, lr)
 
-    def train_on(examples: Iterator[Examples]) -> None:
-        for x, y in examples:
-            gradient = net.gradients(x, y, loss, parameters)
+    def follow(gradients: Iterator[list[Tensor]]) -> None:
+        for gradient in gradients:
             if regularizer_gradient is not None:  # before momentum, or the minimum would be another one
                 extra = net.pieces(regularizer_gradient(net.trainable))
                 gradient = list(torch._foreach_add(gradient, [extra[i] for i in moving]))
@@ -82,21 +83,21 @@ def sgd(
 
     if steps is None and training.stop_after and len(client.data.validation.y):
         last = first_epoch + (training.epochs if epochs is None else epochs)
-        one_by_one = (stream(client, epochs=1, first_epoch=epoch) for epoch in range(first_epoch, last))
-        return _best_epoch(client, one_by_one, train_on)
-    train_on(stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch))
+        one_by_one = (_gradients(client, parameters, loss, 1, None, epoch) for epoch in range(first_epoch, last))
+        return _best_epoch(client, one_by_one, follow)
+    follow(_gradients(client, parameters, loss, epochs, steps, first_epoch))
     return net.vector()
 
 
 def _best_epoch(
-    client: Client, epochs: Iterator[Iterator[Examples]], train_on: Callable[[Iterator[Examples]], None]
+    client: Client, epochs: Iterator[Iterator[list[Tensor]]], follow: Callable[[Iterator[list[Tensor]]], None]
 ) -> Tensor:
     """Train epoch by epoch until the loss on validation examples has not fallen for `stop_after` epochs; return the
     model with the lowest. The model before training does not count: a client always trains."""
     net = client.net
     best, lowest, waited = net.vector(), inf, 0
     for epoch in epochs:
-        train_on(epoch)
+        follow(epoch)
         found = scores(lambda x: net(x), net, client.data.validation)["loss"]
         net.train()
         if found < lowest:
@@ -107,3 +108,31 @@ def _best_epoch(
                 break
     net.load(best)
     return best
+
+
+def _gradients(
+    client: Client,
+    parameters: list[Parameter],
+    loss: Loss | None,
+    epochs: int | None,
+    steps: int | None,
+    first_epoch: int,
+) -> Iterator[list[Tensor]]:
+    """The gradient of each step, at the parameters as they are then: of a batch, or private where the run is."""
+    net, data = client.net, client.data
+    if not isinstance(data, PrivateData):
+        for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch):
+            yield net.gradients(x, y, loss, parameters)
+        return
+    if loss is not None:
+        raise PermissionError(
+            "--privacy example:… clips the gradient of the task's loss, and this method has a loss of its own: take "
+            "fedavg, fedprox or fedcedar, or --privacy client:…"
+        )
+    if client.training.stop_after or client.training.augment != "none":
+        raise PermissionError(
+            "--privacy example:… counts one look at each training example: it cannot be combined with --stop-after, which "
+            "looks at validation examples without noise, or with --augment."
+        )
+    epochs = client.training.epochs if epochs is None else epochs
+    yield from data.gradients(lambda x, y: net.example_gradients(x, y, parameters), parameters, epochs, steps)

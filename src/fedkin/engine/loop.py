@@ -42,6 +42,7 @@ from fedkin.results.history import History
 from fedkin.results.run import FROZEN, Run, in_memory, inputs_of
 from fedkin.results.store import StorageError, write_bytes, write_json
 from fedkin.results.summary import summarize
+from fedkin.robust.privacy import Privacy
 from fedkin.task import Task, task_of
 
 IN_MEMORY = 1 << 30  # bytes of personal models that a run without a folder keeps
@@ -85,7 +86,10 @@ def run(
     source = resolve(model, federation.description.get("data", "own"))
     make = maker(source, federation.shape, federation.outputs, options.seed, model_options or {})
     check_outputs(make(0), federation.example, federation.outputs)
-    spec = RunSpec(method, federation, lambda: make(0), head, training, options.seed, task)
+    privacy = Privacy.read(options.privacy)
+    if privacy is not None:
+        privacy.refuse(method)
+    spec = RunSpec(method, federation, lambda: make(0), head, training, options.seed, task, privacy=privacy)
     config = {
         "label": label or type(method).__name__,
         "method": {"class": qualified(type(method)), **(asdict(method) if is_dataclass(method) else {})},

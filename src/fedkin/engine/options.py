@@ -10,6 +10,7 @@ from fedkin.engine.faults import FaultPlan
 from fedkin.protocol import Training
 from fedkin.robust.attacks import Attack
 from fedkin.robust.defenses import Defense
+from fedkin.robust.privacy import Privacy
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class Options:
     defend: str = ""
     """Defense of the server against hostile replies, as NAME or NAME:NUMBER: normbound, median, trimmed, krum,
     multikrum, or report, which only names outliers."""
+    privacy: str = ""
+    """Differential privacy of what clients send: client:clip=1,noise=1.1 for all of a client's data, or
+    example:clip=1,noise=1.1 for single examples; also delta (1e-5)."""
     link_rate: Positive = 2e6
     """Bits per second of a simulated client's link."""
     device_rate: Positive = 1e10
@@ -64,6 +68,7 @@ class Options:
         FaultPlan.read(self.faults, self.lost)
         Attack.read(self.attack)
         Defense.read(self.defend)
+        Privacy.read(self.privacy)
 
 
 # What may differ between a stopped run and the one that resumes it: no number depends on these.

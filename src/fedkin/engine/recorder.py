@@ -80,6 +80,11 @@ class Recorder:
         """A reply unlike the others (`outlier`), or not used by the defense (`left_out`)."""
         self.history.add(round, client, metric, why)
 
+    def released(self, round: int, client: int, count: int) -> None:
+        """How often a client's data was looked at through noise."""
+        if count:
+            self.history.add(round, client, "released", count)
+
     def lost_round(self, round: int) -> None:
         self.history.add(round, None, "lost_round", True)
 

@@ -185,6 +185,7 @@ class RoundClients:
                 recorder.unmeasured(self._round - 1, task.client, outcome.unmeasured, PARTICIPANTS)
         for task in tasks:
             recorder.notes(self._round, task.client, outcomes[task.client].notes)
+            recorder.released(self._round, task.client, outcomes[task.client].released)
 
     def _good(self, outcomes: dict[int, Outcome], name: str) -> dict[int, Outcome]:
         """Those that answered as they should; the others are named in the history."""

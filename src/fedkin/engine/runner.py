@@ -24,6 +24,7 @@ from fedkin.models.network import Network
 from fedkin.protocol import Client, Examples, Message, Method, Model, Reply, State, Training
 from fedkin.results.store import StorageError, load_state, save_state, write_bytes
 from fedkin.robust.attacks import Attack
+from fedkin.robust.privacy import Privacy, PrivateData
 from fedkin.robust.updates import references
 from fedkin.task import Classification
 from fedkin.task import Task as LearningTask
@@ -42,6 +43,7 @@ class RunSpec:
     task: LearningTask = field(default_factory=Classification)
     frozen: Mapping[str, Tensor] | None = None
     """Values of the frozen parameters. Workers that are forked share them; None: each network has its own."""
+    privacy: Privacy | None = None
 
 
 class Task(NamedTuple):
@@ -108,6 +110,8 @@ class Outcome(NamedTuple):
     """Of the error: `bad` if there was a reply that cannot be used, `storage` if a file of fedkin's own failed."""
     one_class: bool = False
     """Does the personal model predict the same class for every test example?"""
+    released: int = 0
+    """How often the client's data was looked at through noise: replies, or steps of private SGD."""
 
 
 class BadReply(ValueError):
@@ -158,20 +162,38 @@ class ClientRunner:
             if attack is not None:
                 client = client._replace(data=attack.data(client.data))
             untouched = copied(message) if work.measure or attack is not None else message
-            reply = _checked(getattr(self.spec.method, work.function)(client, message), work.function, work.fault)
-            reply = Reply(self._workspace.apart(reply.state), self._workspace.apart(reply.body))
+            reply, released = self._reply(work.function, client, message, work.fault)
             flops = self.net.cost
             scores, unmeasured = self._scores_before(work, client, untouched, reply) if work.measure else ({}, "")
             has_state = bool(reply.state or work.state)
             digest = save_state(work.new_state, reply.state) if has_state and work.new_state is not None else ""
             body = reply.body if attack is None else self._attacked(attack, client, untouched, reply.body)
             done = Outcome(work.position, work.client, body, has_state, scores, flops, 0.0, "")
-            return done._replace(digest=digest, unmeasured=unmeasured, seconds=time.perf_counter() - start)
+            done = done._replace(digest=digest, unmeasured=unmeasured, released=released)
+            return done._replace(seconds=time.perf_counter() - start)
         except Exception as error:
             kind = "storage" if isinstance(error, StorageError) else "bad" if isinstance(error, BadReply) else ""
             text = _where(work, self.hook, f"{type(error).__name__}: {error}")
             seconds, trace = time.perf_counter() - start, traceback.format_exc()
             return Outcome(work.position, work.client, (), False, {}, 0.0, seconds, text, trace, kind=kind)
+
+    def _reply(self, function: str, client: Client, message: Message, fault: str = "") -> tuple[Reply, int]:
+        """What a client function returns, private where the run is, and how often that looked at the client's data."""
+        method, privacy = self.spec.method, self.spec.privacy
+
+        def ordinary(client: Client) -> Reply:
+            reply = _checked(getattr(method, function)(client, message), function, fault)
+            return Reply(self._workspace.apart(reply.state), self._workspace.apart(reply.body))
+
+        if privacy is None:
+            return ordinary(client), 0
+        generator = privacy.generator(client.seed, function, message)
+        if privacy.level == "example":
+            hidden = PrivateData(client.data, privacy, client.training.batch_size, generator)
+            return ordinary(client._replace(data=hidden)), hidden.released
+        sent = copied(message)  # a client function may write into what it received
+        reply = ordinary(client)
+        return Reply(reply.state, privacy.covered(reply.body, sent, method.from_zero, generator)), 1
 
     def _attacked(
         self, attack: Attack, client: Client, message: Message, body: tuple[Tensor, ...]
@@ -206,8 +228,7 @@ class ClientRunner:
             if not made:
                 worker = client._replace(state=self._state(work))  # its work may write into what it is given
                 torch.default_generator.manual_seed(client.seed)
-                reply = _checked(self.spec.method.local(worker, copied(message)), "local")
-                made.append(Reply(self._workspace.apart(reply.state), self._workspace.apart(reply.body)))
+                made.append(self._reply("local", worker, copied(message))[0])
             return made[0]
 
         scores, personal, one_class = self._scores(work.client, client, message, trained)

@@ -195,6 +195,24 @@ class Network:
         slopes = torch.autograd.grad(value, parameters, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, parameters)]
 
+    def example_gradients(self, x: Tensor, y: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """Gradient of the task's loss on each single example, [examples, …] for each of these parameters."""
+        if self.needs_pairs:
+            raise ValueError(
+                "this network has batch norm, whose output for one example depends on the others, so there is no "
+                "gradient of a single example: take a network without it for --privacy example:…"
+            )
+        places = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        values = {places[id(p)]: p.detach() for p in parameters}
+        self.cost += len(x) * self.training_flops
+
+        def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(self.module, values, (x[None],))
+            return self.task.loss(outputs, y[None], reduction="sum")
+
+        slopes = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), randomness="different")(values, x, y)
+        return list(slopes.values())
+
     def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features (the head's input) and logits."""
         caught: list[Tensor] = []

@@ -99,6 +99,7 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
         for run, history in zip(members, histories):
             federations.setdefault(_federation_key(run), history.federation())
         methods.append(_method(name, members, histories, len(groups)))
+    first = next(iter(groups.values()))[0]
     order = list(federations)
     for method in methods:
         for run in method["runs"]:
@@ -106,7 +107,7 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "title": _title(groups),
         "headline": _headline(runs),
-        "setting": _setting(next(iter(groups.values()))[0].config),
+        "setting": _setting(first.config, first.folder),
         "reference": next((m["name"] for m in methods if m["name"].split(",")[0] == REFERENCE), None),
         "federations": list(federations.values()),
         "methods": methods,
@@ -165,7 +166,17 @@ def _title(groups: dict[str, list[Run]]) -> str:
     return f"{what} on {federation.get('data', 'own data')}, {federation.get('partition', 'own')} partition"
 
 
-def _setting(config: dict[str, Any]) -> list[tuple[str, str]]:
+def _privacy(config: dict[str, Any], folder: Path) -> str:
+    """The setting, with epsilon once the run is finished."""
+    text = str(config["options"].get("privacy", ""))
+    if text and (folder / "summary.json").exists():
+        found = _json(folder / "summary.json").get("privacy", {})
+        if "epsilon" in found:
+            text += f": ε = {found['epsilon']:.3g} at δ = {found['delta']:g}"
+    return text
+
+
+def _setting(config: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     federation, training, options = config["federation"], config.get("training", {}), config["options"]
     chosen = ", ".join(f"{k} {v}" for k, v in (federation.get("partition_options") or {}).items())
     model = config.get("model", {}).get("name", "")
@@ -178,6 +189,7 @@ def _setting(config: dict[str, Any]) -> list[tuple[str, str]]:
         ("participation", f"{100 * options.get('participation', 1):g} %"),
         ("attack", str(options.get("attack", ""))),
         ("defense", str(options.get("defend", ""))),
+        ("privacy", _privacy(config, folder)),
         ("training", ", ".join(_training(training))),
     ]
     return [(k, v) for k, v in rows if v]

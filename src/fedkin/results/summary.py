@@ -10,6 +10,7 @@ import numpy as np
 
 from fedkin.maths.fairness import fairness
 from fedkin.results.history import ALL, History
+from fedkin.robust.privacy import Privacy, sampling_rate
 
 PROTOCOL = (
     "personal: the model that the method says this client uses; received: the model as sent. Each on the client's own "
@@ -40,6 +41,8 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
     quarantined: Counter[int | None] = Counter()
     suspected: dict[str, Counter[int | None]] = {"outlier": Counter(), "left_out": Counter()}
     hostile: list[int] = []
+    released: Counter[int | None] = Counter()
+    examples: dict[int | None, int] = {}
     lost_rounds, mean_kld = 0, None
     for round, client, metric, value, scope in history:
         if metric in scores and scope == ALL and client is not None:
@@ -62,6 +65,10 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
             suspected[metric][client] += 1
         elif metric == "hostile" and client is not None:
             hostile.append(client)
+        elif metric == "released":
+            released[client] += value
+        elif metric == "train_rows":
+            examples[client] = value
         elif metric == "lost_round":
             lost_rounds += 1
         elif metric == "mean_kld":
@@ -102,6 +109,12 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
     if config["options"].get("defend"):
         out["outliers"] = {str(c): n for c, n in sorted(suspected["outlier"].items(), key=lambda kv: kv[0] or 0)}
         out["left_out"] = {str(c): n for c, n in sorted(suspected["left_out"].items(), key=lambda kv: kv[0] or 0)}
+    if privacy := Privacy.read(config["options"].get("privacy", "")):
+        batch = config["training"]["batch_size"]
+        looked = [(count, sampling_rate(examples[client], batch)) for client, count in released.items()]
+        if privacy.level == "client":
+            looked = [(count, 1.0) for count, _ in looked]
+        out["privacy"] = {**privacy.to_summary(), "epsilon": privacy.epsilon(looked)}
     out["lost_rounds"] = lost_rounds
     out["unmeasured"] = len(unmeasured)
     out["mean_kld"] = mean_kld
