@@ -245,7 +245,9 @@ class ClientRunner:
             for kind, metrics in found.items()
             for metric, value in metrics.items()
         }
-        return scores, personal
+        self.hook = "describe_personal"
+        about = {f"model_{name}": float(value) for name, value in method.describe_personal(personal).items()}
+        return scores | about, personal
 
     def _score(self, client: Client, model: Model, examples: Examples) -> dict[str, float]:
         with torch.no_grad():
