@@ -363,6 +363,11 @@ class Method(ABC):
         return client.net(x)
 
     # ---- to look at
+    def describe_personal(self, personal: Model) -> dict[str, float]:
+        """Numbers about one client's personal model for the history, as `model_NAME`. Names that begin with `weight_`
+        are shares of the model's parts: the report shows them for each client."""
+        return {}
+
     def mixing(self, state: State) -> Tensor | dict[str, Tensor] | None:
         """Who contributes how much to whose next model: [clients, clients], rows sum to 1. Named matrices where parts
         of the model are mixed in different ways."""

@@ -131,8 +131,8 @@ def _gradients(
         )
     if client.training.stop_after or client.training.augment != "none":
         raise PermissionError(
-            "--privacy example:… counts one look at each training example: it cannot be combined with --stop-after, which "
-            "looks at validation examples without noise, or with --augment."
+            "--privacy example:… counts one look at each training example: it cannot be combined with --stop-after, "
+            "which looks at validation examples without noise, or with --augment."
         )
     epochs = client.training.epochs if epochs is None else epochs
     yield from data.gradients(lambda x, y: net.example_gradients(x, y, parameters), parameters, epochs, steps)

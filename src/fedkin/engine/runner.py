@@ -276,7 +276,9 @@ class ClientRunner:
             for kind, metrics in found.items()
             for metric, value in metrics.items()
         }
-        return scores, personal, one_class
+        self.hook = "describe_personal"
+        about = {f"model_{name}": float(value) for name, value in method.describe_personal(personal).items()}
+        return scores | about, personal, one_class
 
     def _score(self, client: Client, model: Model, examples: Examples) -> tuple[dict[str, float], Tensor]:
         return scores_and_outputs(lambda x: self.spec.method.predict(client, model, x), self.net, examples)

@@ -311,7 +311,12 @@ METHODS: dict[str, Entry] = {
     ),
     "kin": Entry(
         "fedkin.methods.kin:Kin",
-        "a mixture of kin's models, a model of one's own, and experts weighed on validation examples",
+        "the mean or a mixture of kin's models, a model of one's own, and experts weighed on validation examples",
+    ),
+    "kin-lite": Entry(
+        "fedkin.methods.kin:Kin",
+        "kin at FedAvg's traffic and compute: the mean, and no model of one's own",
+        preset={"relation": "mean", "experts": ("received", "adjusted", "tuned", "neighbors")},
     ),
 }
 

@@ -25,6 +25,7 @@ WEIGHT_SCALE = 10_000  # mixing weights are stored as integers; this one means 1
 MATRIX_BUDGET = 800_000  # numbers in all mixing matrices of a page
 FACT_BUDGET = 2_000_000  # characters of everything that the methods report
 MOST_ANSWERS = 20  # clients whose answers are listed one by one
+PART = "model_weight_"  # metrics that say how much a client's model relies on each of its parts
 SCORES = ("personal", "received", "personal_loss")
 # Not shown as a chart of its own: it repeats other records, or another panel shows it.
 SHOWN_ELSEWHERE = {"mixing", "attention", "compute_seconds", "communication_seconds", "mean_kld", "true_edges"}
@@ -227,6 +228,7 @@ def _method(name: str, runs: list[Run], histories: list[_RunData], methods: int)
         "evaluated": sorted(first.evaluated),
         "mixing": _mixing(first.mixing, MATRIX_BUDGET // methods),
         "facts": _facts(first.facts, FACT_BUDGET // methods),
+        "parts": {name: [_number(table.get(c)) for c in range(first.size)] for name, table in first.parts.items()},
     }
 
 
@@ -261,6 +263,8 @@ class _RunData:
         self.outliers: Counter[int] = Counter()
         """In how many rounds the defense named a client."""
         self.about: dict[str, dict[int, Any]] = {}
+        self.parts: dict[str, dict[int, float]] = {}
+        """How much each client's model relies on each of its parts, as last measured."""
         self.edges: Any = None
         self.mean_kld: float | None = None
         self.done = 0
@@ -282,6 +286,9 @@ class _RunData:
                 self.evaluated.add(round)
             if value is not None:
                 table[client] = value
+        elif metric.startswith(PART) and client is not None:
+            if scope == ALL and value is not None:
+                self.parts.setdefault(metric.removeprefix(PART), {})[client] = value
         elif round == 0 and client is not None:
             self.about.setdefault(metric, {})[client] = value
         elif metric in ("bytes_down", "bytes_up", "flops") and client is not None:

@@ -6,6 +6,7 @@ function methodPanels(content, method, round) {
     shown = new Set(SHOWN_ELSEWHERE);
   const take = (...names) => names.forEach((name) => shown.add(name));
   kinPanel(content, method, round);
+  partsPanel(content, method);
   if (facts.clusters) {
     clusterPanel(content, method, round);
     take("clusters");
@@ -95,6 +96,28 @@ function kinPanel(content, method, round) {
     round,
     { yFormat: (v) => percent(v, 0), zero: true, top: 1 },
   );
+}
+
+// How much each client's model relies on each of its parts, at the end.
+function partsPanel(content, method) {
+  const names = Object.keys(method.parts);
+  if (!names.length) return;
+  const clients = federationOf(method).names,
+    shades = names.map((_, k) => color(k)),
+    box = chartBox();
+  content.append(
+    panel(
+      "w6",
+      "What does each client rely on?",
+      "The weight of each part of a client's model in its predictions, at the end of the run.",
+      legend(names.map((name, k) => [name, shades[k]])),
+      box,
+    ),
+  );
+  const items = clients
+    .map((name, c) => ({ name, parts: names.map((part) => method.parts[part][c] ?? 0) }))
+    .filter((item) => item.parts.some((v) => v > 0));
+  stackedBars(box, { items, parts: names, shades, format: (v) => percent(v, 0), label: "weights of the parts" });
 }
 
 function clusterPanel(content, method, round) {
