@@ -21,7 +21,7 @@ from fedkin.methods import METHODS
 
 TRAINED, ALL = 16, 20
 SETTINGS = {
-    "rounds": 20, "epochs": 2, "lr": 0.1, "batch_size": 8, "engine": "serial", "model": "mlp", "evaluate_every": 0,
+    "rounds": 12, "epochs": 2, "lr": 0.1, "batch_size": 8, "engine": "serial", "model": "mlp", "evaluate_every": 0,
 }  # fmt: skip
 BEGIN, END = "<!-- made by benchmarks/join.py -->", "<!-- end -->"
 
@@ -39,6 +39,7 @@ def part(fed: Federation, clients: range) -> Federation:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     fed = fedkin.federate("digits", partition="rotated", clients=ALL, samples_per_client=60, seed=0)
     first, late = part(fed, range(TRAINED)), part(fed, range(TRAINED, ALL))
     alone = fedkin.run("local", late, **SETTINGS).summary["personal"]["mean"]
