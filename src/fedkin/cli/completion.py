@@ -18,7 +18,7 @@ SHELLS = {
     "zsh": "fedkin completion zsh >> ~/.zshrc",
     "fish": "fedkin completion fish > ~/.config/fish/completions/fedkin.fish",
 }
-METHODS_FIRST = ("run", "compare", "sweep", "verify", "cite")
+METHODS_FIRST = ("run", "compare", "sweep", "tune", "verify", "cite")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "run METHOD": "Run one method; add --help for its flags.",
         "compare METHOD METHOD …": "Run several methods on the same clients.",
         "sweep METHOD --grid …": "Try settings, choose on validation examples.",
+        "tune METHOD": "Search settings with Optuna, choose on validation.",
     },
     "Look": {
         "report DIR …": "Write a page: who learns from whom, who benefits.",

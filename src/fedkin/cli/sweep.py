@@ -81,7 +81,7 @@ def command(words: list[str]) -> int:
     plans = _plans(names[0], config, flags)
     trials = sorted(_kept_trials(names[0], plans, flags), key=lambda trial: trial.rank)
     best = trials[0]
-    again = _again(names[0], best, rest)
+    again = command_again(names[0], best, rest, {"grid"})
     if flags.output.json:
         print(json.dumps({"best": asdict(best), "command": again, "trials": _plain(trials)}, indent=2))
         return 0
@@ -219,15 +219,15 @@ def _plain(trials: Sequence[Trial]) -> list[dict[str, Any]]:
     return [{"fields": t.fields, "training": t.training, "validation": t.validation} for t in trials]
 
 
-def _again(label: str, best: Trial, words: Sequence[str]) -> str:
-    """The command that runs the chosen combination."""
+def command_again(label: str, best: Trial, words: Sequence[str], own: set[str]) -> str:
+    """The command that runs the chosen combination; `own` are flags of the command that found it."""
     from fedkin.registry import parse_label
 
     name, fields = parse_label(label)
     fields |= best.fields
     named = ",".join([name, *(f"{k}={v}" for k, v in fields.items())])
     trained = [word for k, v in best.training.items() for word in (f"--{k.replace('_', '-')}", str(v))]
-    dropped = {"grid", "seeds", "out", "fresh", "json", "quiet", *(k.replace("_", "-") for k in best.training)}
+    dropped = {*own, "seeds", "out", "fresh", "json", "quiet", *(k.replace("_", "-") for k in best.training)}
     return shlex.join(["fedkin", "run", named, *_without(words, dropped), *trained])
 
 

@@ -180,6 +180,15 @@ class CFL(Method):
         assert isinstance(model, Tensor)
         return model
 
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The model of the cluster that its update from the root points to, as in `merge`."""
+        if len(state["models"]) == 1:
+            return super().join(state, client, id)
+        update = sgd(client, state["root"]) - state["root"]
+        cluster = int(self._joined(state, update[None, : state["parameters"]]))
+        return Message(own=(state["models"][cluster],))
+
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
         return _by_cluster(state["share"], state["root_share"], state["labels"])

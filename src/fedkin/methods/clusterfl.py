@@ -20,7 +20,7 @@ epochs in all; in a run of 20 they change nothing, so the defaults are larger.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkin.bounds import Count, NonNegative
+from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.kmeans import gram, squared_distances
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
@@ -132,6 +133,11 @@ class ClusterFL(Method):
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model: Tensor = (client.state if "model" in client.state else trained().state)["model"]
         return model
+
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The pull of its cluster, from an indicator that includes the newcomer's model."""
+        return after_one_round(replace(self, update_every=1), state, client, id)
 
     # ---- to look at
     def describe(self, state: State) -> dict[str, Any]:

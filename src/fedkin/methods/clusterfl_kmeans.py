@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fedkin.bounds import Count, NonNegative
+from fedkin.client.newcomer import best_fit
 from fedkin.client.training import sgd
 from fedkin.maths.centers import means
 from fedkin.maths.kmeans import gram, kmeans
@@ -94,6 +95,11 @@ class ClusterFLKMeans(Method):
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model: Tensor = (client.state if "model" in client.state else trained().state)["model"]
         return model
+
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The center that fits the newcomer's examples best."""
+        return Message(own=(state["centers"][best_fit(client, state["centers"])],))
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:

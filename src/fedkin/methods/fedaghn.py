@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fedkin.bounds import NonNegative
+from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram
@@ -117,6 +118,11 @@ class FedAGHN(Method):
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return trained().body[0]
+
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The mean of all models with the weights that its update would get in its first round."""
+        return after_one_round(self, state, client, id)
 
     # ---- to look at
     def mixing(self, state: State) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedkin.bounds import Fraction, NonNegative, Positive
+from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram, squared_distances
@@ -109,6 +110,11 @@ class FedAMP(Method):
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model: Tensor = client.state["model"] if "model" in client.state else trained().body[0]
         return model  # w_i
+
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The mean of all models with the weights that its model would get in its first round."""
+        return after_one_round(self, state, client, id)
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.bounds import Count, Positive, Whole
+from fedkin.client.newcomer import best_fit
 from fedkin.client.training import sgd
 from fedkin.maths.graph import centered, cosine, evenness, normalized, propagation
 from fedkin.maths.kmeans import gram, kmeans, membership
@@ -218,6 +219,13 @@ class FedCEDAR(Method):
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return trained().body[0]
+
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The model of the cluster that fits the newcomer's examples best; if not precise, the mean."""
+        if not self.precise:
+            return super().join(state, client, id)
+        return Message(own=(state["models"][best_fit(client, state["models"])],))
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:

@@ -137,6 +137,16 @@ class FedGroup(Method):
         assert isinstance(model, Tensor)
         return model
 
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The model of the group whose direction is nearest to the newcomer's first update, as in `merge`."""
+        if not len(state["directions"]):
+            return super().join(state, client, id)
+        first = self.send(state, torch.tensor([id])).for_position(0)
+        update = self.local(client, first).body[0] - state["initial"]
+        near = F.cosine_similarity(update[: state["directions"].shape[1]], state["directions"], dim=1)
+        return Message(own=(state["models"][near.argmax()], torch.zeros((), dtype=torch.int8)))
+
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
         labels, share = state["labels"], state["share"]

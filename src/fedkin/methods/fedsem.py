@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from fedkin.bounds import Count, NonNegative
+from fedkin.client.newcomer import best_fit
 from fedkin.client.training import sgd
 from fedkin.maths.centers import means, squared_to
 from fedkin.maths.kmeans import gram, kmeans
@@ -144,6 +145,11 @@ class FedSEM(Method):
         center = message.own[0]
         assert isinstance(center, Tensor)
         return center
+
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The center that fits the newcomer's examples best."""
+        return Message(own=(state["centers"][best_fit(client, state["centers"])],))
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedkin.bounds import NonNegative, Positive
+from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
 from fedkin.maths.kmeans import gram
@@ -102,6 +103,11 @@ class PFedGraph(Method):
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return trained().body[0]
+
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The mean of all models with the row of the graph that its model would get in its first round."""
+        return after_one_round(self, state, client, id)
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:

@@ -34,6 +34,7 @@ OWN = {
     "comparison": (r"comparison\.(json|md|csv|tex)|report\.html",),
     "experiment": (r"leaderboard\.(json|md)",),
     "sweep": (r"sweep\.json",),
+    "tune": (r"tune\.(json|journal|journal\.lock)",),
 }
 TEMPORARY = r"((models|checkpoint)/)?\.[0-9a-f]{16}"  # as store.write_bytes names unfinished files
 SUBFOLDERS = ("models", "checkpoint")
@@ -166,7 +167,7 @@ def check(path: str | Path, kind: str) -> None:
 
 
 def kind_of(path: str | Path) -> str | None:
-    """What fedkin has in this folder (run, comparison, experiment, sweep); None where it is not ours."""
+    """What fedkin has in this folder (run, comparison, experiment, sweep, tune); None where it is not ours."""
     path = Path(path)
     marker = path / MARKER
     if marker.is_file() and not marker.is_symlink():

@@ -18,22 +18,23 @@ def with_newcomer(method: Method, state: State, fed: Server, examples: int) -> t
     entry more, the entries of all others are those of `state`.
     """
     larger = replace(fed, ids=torch.arange(fed.size + 1), n=torch.cat([fed.n, torch.tensor([examples])]))
-    grown = _grown(state, method.init(larger))
+    grown = _grown(state, method.init(larger), fed.size)
     assert isinstance(grown, dict)
     return grown, fed.size
 
 
-def _grown(old: Any, fresh: Any) -> Any:
+def _grown(old: Any, fresh: Any, size: int) -> Any:
+    """`old` with what `fresh` has for one client more: one entry more in each dimension that counts `size` clients."""
     if isinstance(old, dict) and isinstance(fresh, dict):
-        return {name: _grown(value, fresh.get(name)) for name, value in old.items()}
+        return {name: _grown(value, fresh.get(name), size) for name, value in old.items()}
     if isinstance(old, list | tuple) and isinstance(fresh, list | tuple):
-        if len(fresh) == len(old) + 1:
-            return [*(_grown(a, b) for a, b in zip(old, fresh)), fresh[-1]]
-        return [_grown(a, b) for a, b in zip(old, fresh)] if len(old) == len(fresh) else old
+        if len(fresh) == len(old) + 1 == size + 1:
+            return [*(_grown(a, b, size) for a, b in zip(old, fresh)), fresh[-1]]
+        return [_grown(a, b, size) for a, b in zip(old, fresh)] if len(old) == len(fresh) else old
     if isinstance(old, Tensor) and isinstance(fresh, Tensor) and old.dim() == fresh.dim():
-        extra = [b - a for a, b in zip(old.shape, fresh.shape)]
-        if any(extra) and all(e in (0, 1) for e in extra):
-            out = fresh.to(old.dtype).clone()
-            out[tuple(slice(size) for size in old.shape)] = old
+        grows = [a == size and b == size + 1 for a, b in zip(old.shape, fresh.shape)]
+        if any(grows) and all(g or a <= b for g, a, b in zip(grows, old.shape, fresh.shape)):
+            out = fresh[tuple(slice(a + g) for g, a in zip(grows, old.shape))].to(old.dtype).clone()
+            out[tuple(slice(a) for a in old.shape)] = old
             return out
     return old

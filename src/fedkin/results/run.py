@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from fedkin.task import Task, from_config
 BATCH = 256
 FROZEN = "frozen.safetensors"  # in the folder of models: parameters that are not trained, the same for all clients
 HOLDOUT = 0.2  # of a newcomer's examples, to say what to expect
+ADAPTATION = 5  # rounds of a newcomer's own work, before its model is made
 
 
 class PersonalModel(nn.Module):
@@ -144,9 +146,10 @@ class Run:
         return export(self.model(client), self.example(), Path(path), type(self.method).__name__)
 
     # ---- newcomers
-    def join(self, name: str, x: Any, y: Any, *, validation: float = 0.1) -> Joined:
+    def join(self, name: str, x: Any, y: Any, *, validation: float = 0.1, rounds: int = ADAPTATION) -> Joined:
         """A personal model for a client that was not in the run, by the method's own rule. The run stays as it is.
 
+        If the method keeps something at clients (a head, a model), the newcomer first works `rounds` rounds by itself.
         What to expect is measured on a fifth of the examples, with a model made from the others; the model returned is
         made from all of them.
         """
@@ -158,9 +161,11 @@ class Run:
         )
         held = order[: max(1, round(HOLDOUT * len(order)))]
         rest = order[len(held) :]
-        trial = self._joined(Examples(examples.x[rest], examples.y[rest]), validation)
+        trial = self._joined(Examples(examples.x[rest], examples.y[rest]), validation, rounds)
         expected = _measured(self.task, _scores(trial, examples.x[held]), examples.y[held])
-        return Joined(name, self._joined(examples, validation), expected, len(held), self._preprocessing(x, name))
+        return Joined(
+            name, self._joined(examples, validation, rounds), expected, len(held), self._preprocessing(x, name)
+        )
 
     def _preprocessing(self, x: Any, newcomer: str) -> dict[str, Any] | None:
         stored: dict[str, Any] | None = self.config["federation"].get("preprocessing")
@@ -170,14 +175,20 @@ class Run:
 
         return Preprocessing.from_json(stored).with_client(newcomer, x).to_json()
 
-    def _joined(self, examples: Examples, validation: float) -> PersonalModel:
+    def _joined(self, examples: Examples, validation: float, rounds: int) -> PersonalModel:
         count = round(validation * len(examples.y))
         chosen, rest = slice(0, count), slice(count, None)
         train, held = (Examples(examples.x[part], examples.y[part]) for part in (rest, chosen))
         state, id = with_newcomer(self.method, self.state, self._server(), len(train.y))
         net = self._network()
         client = self._client(net, Data(lambda: train, lambda: held, self.config["inputs"]["classes"]))
+        torch.default_generator.manual_seed(client.seed)
         message = self.method.join(state, client, id)
+        for turn in range(1, rounds + 1):
+            kept = self.method.local(client._replace(seed=client.seed + turn), deepcopy(message)).state
+            if not kept:
+                break  # the method keeps nothing at clients: `personal` does what there is to do
+            client = client._replace(state=kept)
         made: list[Reply] = []
 
         def trained() -> Reply:

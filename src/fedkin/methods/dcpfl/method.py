@@ -228,6 +228,19 @@ class DCPFL(Method):
         plans: list[Tensor] = [_plan(torch.zeros_like(d), d, False) for d in due]
         return self._collect(state, clients.run(self.settle, Message((verdict,), (plans,))))
 
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The whole model of the nearest group: the one whose change from the mean of all groups is most similar to the
+        newcomer's, as for a client that joins during training (`_follow`)."""
+        models, labels = state["groups"]["models"], state["labels"].index_fill(0, torch.tensor([id]), -1)
+        group = 0
+        if len(models) > 1:
+            mean = overall(models, labels, state["n"])
+            moved = (torch.cat([sgd(client, mean)[None], models]) - mean)[:, : state["parameters"]]
+            moved = moved / moved.abs().sum(1, keepdim=True).clamp(min=1e-30)
+            group = int(torch.cdist(moved[:1], moved[1:], p=1).argmin())
+        placed = {**state, "labels": labels.index_fill(0, torch.tensor([id]), group), "trial": None}
+        return self.send(placed, torch.tensor([id])).for_position(0)
+
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         state = {**state, "event": {}}
         losses = [float(loss[0]) for loss in _grouped_losses(state, replies) if len(loss)]

@@ -264,6 +264,19 @@ class PFedGAT(Method):
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return torch.as_tensor(message.own[0]) if self.use == "received" else trained().body[0]
 
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """The newcomer is one more node: its attention row mixes the models of the last round and its own, which it
+        trains from their mean."""
+        if not len(state["nodes"]):
+            return super().join(state, client, id)
+        own = sgd(client, state["models"].mean(0))
+        models = torch.cat([state["models"], own[None]])
+        nodes = torch.cat([state["nodes"], torch.tensor([id])])
+        row = self._heads(state["gat"], nodes, self._inputs(state, models)).mean(0)[-1]
+        asked = () if self.feedback == "delta" else (torch.tensor(False),)
+        return Message(own=(row @ models, *asked))
+
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
         R: Tensor = state["R"]

@@ -31,6 +31,8 @@ from fedkin.methods.pfedhn.hypernetwork import Tensors, clipped, hypernetwork, p
 from fedkin.models.network import Layout
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
+JOIN_STEPS = 20  # of a newcomer's embedding
+
 CITATION = r"""@inproceedings{shamsian2021personalized,
   title = {Personalized Federated Learning using Hypernetworks},
   author = {Shamsian, Aviv and Navon, Aviv and Fetaya, Ethan and Chechik, Gal},
@@ -145,6 +147,22 @@ class PFedHN(Method):
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         return self._assembled(client, message)  # no fine-tuning
+
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """Only the newcomer's embedding is learned, from the mean of all embeddings; the hypernetwork stays."""
+        others = state["embeddings"][torch.arange(len(state["embeddings"])) != id]
+        values, velocity = {"v": others.mean(0, keepdim=True)}, {"v": torch.zeros(1, others.shape[1])}
+        for step in range(JOIN_STEPS):
+            message = Message(own=(produced(state["net"], values["v"])[0],))
+            reply = self.local(client._replace(seed=client.seed + step), message)
+            client = client._replace(state=reply.state)
+            slope = pulled_back(state["net"], values["v"], torch.tensor([0]), reply.body[0][None])["embeddings"]
+            (short,) = clipped([slope], self.clip)
+            values, velocity = sgd_step(
+                values, velocity, {"v": short}, lr=self.server_lr, momentum=self.server_momentum, weight_decay=0.0
+            )
+        return Message(own=(produced(state["net"], values["v"])[0],))
 
     def describe(self, state: State) -> dict[str, Any]:
         return {"embeddings": state["embeddings"]} if state["embeddings"].numel() <= 1000 else {}

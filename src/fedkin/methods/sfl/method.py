@@ -20,7 +20,7 @@ participation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from fedkin.bounds import Count, Fraction, NonNegative, Positive, Whole
+from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine, propagation
 from fedkin.maths.kmeans import gram, squared_distances
@@ -153,6 +154,11 @@ class SFL(Method):
         model = message.own[0]
         assert isinstance(model, Tensor)
         return model
+
+    # ---- newcomers
+    def join(self, state: State, client: Client, id: int) -> Message:
+        """What flows to its model in its first round, with all known clients as neighbors."""
+        return after_one_round(replace(self, average="last"), state, client, id)
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
