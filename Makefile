@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check slow flaky package browser clean
+.PHONY: demo test check slow sites flaky package audit sbom browser clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -29,6 +29,11 @@ browser:
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# Every fault of a real deployment over Flower: supernodes, client processes, the superlink and the server are killed
+# and come back. About five minutes on an idle machine.
+sites: $(READY)
+	$(BIN)/python -m pytest -m sites tests/deploy
 
 # The tests that start processes, a browser, Ray or Flower, several times and in random order. The number of a run is
 # the seed of its order: `pytest -m processes --random-order-seed=3` repeats the order of the third.
