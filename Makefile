@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check slow sites flaky package audit sbom browser clean
+.PHONY: demo test check slow sites flaky package audit browser clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -45,13 +45,19 @@ flaky: $(READY) browser
 	    failed=$$((failed + 1)); \
 	done; echo "flaky: $$failed of $(TIMES) runs failed"; test $$failed = 0
 
+# Known vulnerabilities of what is installed here; fails, and says so, where pip-audit's database cannot be reached.
+audit: $(READY)
+	$(BIN)/python scripts/audit.py
+
 # What users install: a wheel and an sdist in dist/. The wheel must run the demo from a fresh environment and folder.
+# dist/sbom.json (CycloneDX) lists every package of that environment with its version and license.
 package: $(READY)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && unset PYTHONPATH && mkdir "$$folder/empty" && \
 	  $(PYTHON) -m venv "$$folder/venv" && \
 	  "$$folder/venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl && \
+	  $(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json "$$folder/venv/bin/python" && \
 	  cd "$$folder/empty" && ../venv/bin/fedkin demo && \
 	  ../venv/bin/python -c "from importlib import resources; assert (resources.files('fedkin') / 'py.typed').is_file()"
 
