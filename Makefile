@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check slow flaky package browser clean
+.PHONY: demo test check slow sites flaky package audit browser clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -30,6 +30,11 @@ browser:
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
+# Every fault of a real deployment over Flower: supernodes, client processes, the superlink and the server are killed
+# and come back. About five minutes on an idle machine.
+sites: $(READY)
+	$(BIN)/python -m pytest -m sites tests/deploy
+
 # The tests that start processes, a browser, Ray or Flower, several times and in random order. The number of a run is
 # the seed of its order: `pytest -m processes --random-order-seed=3` repeats the order of the third.
 TIMES ?= 10
@@ -40,13 +45,19 @@ flaky: $(READY) browser
 	    failed=$$((failed + 1)); \
 	done; echo "flaky: $$failed of $(TIMES) runs failed"; test $$failed = 0
 
+# Known vulnerabilities of what is installed here; fails, and says so, where pip-audit's database cannot be reached.
+audit: $(READY)
+	$(BIN)/python scripts/audit.py
+
 # What users install: a wheel and an sdist in dist/. The wheel must run the demo from a fresh environment and folder.
+# dist/sbom.json (CycloneDX) lists every package of that environment with its version and license.
 package: $(READY)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && unset PYTHONPATH && mkdir "$$folder/empty" && \
 	  $(PYTHON) -m venv "$$folder/venv" && \
 	  "$$folder/venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl && \
+	  $(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json "$$folder/venv/bin/python" && \
 	  cd "$$folder/empty" && ../venv/bin/fedkin demo && \
 	  ../venv/bin/python -c "from importlib import resources; assert (resources.files('fedkin') / 'py.typed').is_file()"
 

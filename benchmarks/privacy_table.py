@@ -26,11 +26,10 @@ def covered(name: str, fed: fedkin.Federation, privacy: str) -> str:
 
 
 def saved(name: str, fed: fedkin.Federation) -> str:
-    """What is in a personal model beside the network's own tensors."""
+    """The parts of a personal model."""
     run = fedkin.run(name, fed, rounds=2, engine="serial", evaluate_every=0)
-    layers = {piece.name for piece in run.model(0)._client.net.layout.pieces}
-    extra = sorted(set(run._tensors(run.clients[0])) - layers)
-    return "the network" if not extra else ", ".join(extra)
+    personal = run.model(0).personal
+    return ", ".join(sorted(personal)) if isinstance(personal, dict) else "the network"
 
 
 def main(path: str) -> None:

@@ -58,6 +58,7 @@ class Sites:
         )
         if tls:
             fedkin.deploy.keys.keys(fedkin.deploy.keys.Keys(folder))
+        self.private = fedkin.deploy.keys.private_folder(folder)
         self.ports = {name: free_port() for name in NAMES}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
@@ -151,7 +152,7 @@ class Sites:
         """Start it, on the database of the one before if there was one."""
         words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--database", "server/state.db"]
         keys = ["--ssl-ca-certfile", "keys/ca.crt", "--ssl-certfile", "keys/server.crt", "--ssl-keyfile"]
-        words += [*keys, "keys/server.key", "--enable-supernode-auth"] if self.tls else ["--insecure"]
+        words += [*keys, f"{self.private}/server.key", "--enable-supernode-auth"] if self.tls else ["--insecure"]
         self.start("superlink", *words)
         self.until(self._listens)
 
@@ -162,7 +163,7 @@ class Sites:
     def supernode(self, name: str, *, key: str | None = None) -> None:
         words = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", str(self.ports[name])]
         words += ["--node-config", f"sites/{name}.toml"]
-        secure = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", key or f"keys/{name}"]
+        secure = ["--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", key or f"{self.private}/{name}"]
         self.start(name, *words, *(secure if self.tls else ["--insecure"]))
 
     def own_data(self, name: str, rows: Path) -> None:

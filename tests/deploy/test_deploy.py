@@ -72,7 +72,7 @@ def test_each_site_has_a_file_of_its_own(tmp_path):
         (["init", "new", "--superlink", "localhost"], "an address and a port"),
         (["init", "new", "--rounds", "0"], "rounds=0"),
         (["keys", "full"], "fedkin deploy init"),
-        (["undo"], "Known: init, keys"),
+        (["undo"], "Known: init, keys, check"),
     ],
 )
 def test_mistakes_are_explained_and_leave_nothing(words, told, tmp_path, monkeypatch, capsys):
@@ -95,22 +95,25 @@ def test_keys_fit_each_other_and_are_private(tmp_path):
 
     init(Init(tmp_path / "new"))
     keys(Keys(tmp_path / "new", hosts=("localhost", "10.0.0.7")))
-    place = tmp_path / "new" / "keys"
+    place, hidden = tmp_path / "new" / "keys", tmp_path / "new-private"
     root, server = (x509.load_pem_x509_certificate((place / f"{n}.crt").read_bytes()) for n in ("ca", "server"))
     server.verify_directly_issued_by(root)
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost"]
     assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
     for name in ("north", "south", "west"):
-        private = load_ssh_private_key((place / name).read_bytes(), None)
+        private = load_ssh_private_key((hidden / name).read_bytes(), None)
         public = load_ssh_public_key((place / f"{name}.pub").read_bytes())
         assert private.public_key() == public
     for name in ("ca.key", "server.key", "north"):
-        assert stat.S_IMODE((place / name).stat().st_mode) == 0o600
-    before = (place / "north").read_bytes()
+        assert stat.S_IMODE((hidden / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(hidden.stat().st_mode) == 0o700
+    for path in (tmp_path / "new").rglob("*"):
+        assert path.is_dir() or b"PRIVATE KEY" not in path.read_bytes(), f"{path} would go to all machines"
+    before = (hidden / "north").read_bytes()
     with pytest.raises(ValueError, match="there already"):
         keys(Keys(tmp_path / "new"))
-    assert (place / "north").read_bytes() == before
+    assert (hidden / "north").read_bytes() == before
 
 
 def test_the_apps_bundle_holds_no_keys_and_no_site(tmp_path):

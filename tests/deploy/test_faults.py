@@ -22,7 +22,7 @@ from tests.deploy.sites import NAMES, Sites
 from tests.deploy.test_deployment import write_digits
 from tests.processes import needs_linux
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, needs_linux, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.sites, pytest.mark.processes, needs_linux, pytest.mark.timeout(1200)]
 ROUNDS = 3
 SETTINGS = {"run__evaluate_every": 0, "training__epochs": 2}
 

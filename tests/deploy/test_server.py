@@ -295,8 +295,7 @@ def test_a_disk_that_was_lost_is_told(tmp_path, data):
     import shutil
 
     def fault(grid, node, message):
-        for run in (tmp_path / "south").glob("*"):
-            shutil.rmtree(run)
+        shutil.rmtree(tmp_path / "south")
 
     world = World(tmp_path, data, Once("south", 2, fault))
     world.serve()
@@ -343,9 +342,9 @@ def test_a_name_belongs_to_its_key(tmp_path, data, capsys):
 
 
 def test_a_site_without_its_data_says_so(tmp_path, data, capsys):
-    world = World(tmp_path, data, run__wait=0.2)
+    world = World(tmp_path, data, run__wait=1e9)
     world.grid.homes[world.node["west"]]["data"] = "/nowhere/rows.csv"
-    with pytest.raises(RuntimeError, match="nobody has seen west"):
+    with pytest.raises(RuntimeError, match=r"west cannot take part: ValueError: There is no \.npz or \.csv file"):
         world.serve()
     assert "('west') cannot take part: ValueError: There is no .npz or .csv file" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""`fedkin deploy init|keys DIR`: an app for real sites over Flower, and keys to try TLS with."""
+"""`fedkin deploy init|keys DIR` and `fedkin deploy check SITE_FILE`: real sites over Flower."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from fedkin.cli.flags import Part, UserError
 USAGE = """\
 usage: fedkin deploy init DIR [flags]
        fedkin deploy keys DIR [flags]
+       fedkin deploy check SITE_FILE
 
 init  Write an app for Flower, a file for each site, and the commands to start
       them, into a new folder.
-keys  Add a CA, a certificate and a key for each site, to try TLS with.
+keys  Make a CA, a certificate and a key for each site, to try TLS with.
+check Read a site's file and data on its own machine, and say what the server
+      would be told. Nothing is sent.
 """
 
 
@@ -33,8 +36,15 @@ def command(words: list[str]) -> int:
         from fedkin.deploy.keys import Keys, keys
 
         keys(_parse("keys", words[1:], Keys))
+    elif words[0] == "check":
+        if len(words) != 2 or parsing.wants_help(words[1:]):
+            print(USAGE, end="")
+            return 0 if parsing.wants_help(words[1:]) else 2
+        from fedkin.deploy.check import check
+
+        print("\n".join(check(Path(words[1]))))
     else:
-        raise UserError(f"There is no 'fedkin deploy {words[0]}'. Known: init, keys.")
+        raise UserError(f"There is no 'fedkin deploy {words[0]}'. Known: init, keys, check.")
     return 0
 
 

@@ -38,7 +38,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Extend and deploy": {
         "new method NAME": "Start a method: a file, a test and a page.",
         "verify [METHOD …]": "Check methods, yours too, against the contract.",
-        "deploy init|keys DIR": "Write an app for real sites over Flower.",
+        "deploy init|keys|check": "Run at real sites over Flower.",
         "completion SHELL": "Print a completion script: bash, zsh or fish.",
     },
 }

@@ -6,7 +6,7 @@ Both sides check what they receive, because neither has a reason to trust the ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import prod
+from math import isfinite, prod
 from typing import Any, NamedTuple, cast, get_type_hints
 
 import torch
@@ -14,13 +14,23 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedkin.protocol import Message
+from fedkin.task import Classification, Task
 
 VERSION = 1
 RAW = "fedkin.raw"  # little-endian, row after row
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 }
-SCORES = ("personal", "personal_loss", "validation", "validation_loss", "received", "received_loss")
+SCORED = ("personal", "validation", "received")
+# What may come from the other side. No honest site is near these; a run's own limits are lower (`run.max_examples`).
+MOST_EXAMPLES = 10**9
+MOST_CLASSES = 10**4
+MOST_NUMBERS = 10**8  # in one example
+MOST_FLOPS = 1e24
+MOST_SECONDS = 1e8
+MOST_ROUNDS = 10**7
+MOST_TEXT = 2000  # characters of an error or of notes
+LARGEST_SCORE = 1e30
 
 
 class Malformed(ValueError):
@@ -60,6 +70,8 @@ class Answer(NamedTuple):
     model: str
     notes: str
     """One on each line."""
+    released: int = 0
+    """How often this looked at the site's data through noise (`--privacy`)."""
 
 
 class SiteInfo(NamedTuple):
@@ -159,7 +171,10 @@ def encode_request(request: Request, message: Message) -> RecordDict:
 
 def decode_request(record: RecordDict) -> tuple[Request, Message]:
     parts = _parts(record, ("shared", "own"))
-    return _read(Request, record), Message(parts["shared"], parts["own"])
+    request: Request = _read(Request, record)
+    _within("classes", request.classes, 1, MOST_CLASSES)
+    _within("round", request.round, 1, MOST_ROUNDS)
+    return request, Message(parts["shared"], parts["own"])
 
 
 def encode_answer(answer: Answer, body: Iterable[Tensor], scores: Mapping[str, float]) -> RecordDict:
@@ -167,8 +182,12 @@ def encode_answer(answer: Answer, body: Iterable[Tensor], scores: Mapping[str, f
     return RecordDict({"fields": _fields(answer), "arrays": _arrays({"body": body}), "scores": marks})
 
 
-def decode_answer(record: RecordDict) -> tuple[Answer, tuple[Tensor, ...], dict[str, float]]:
+def decode_answer(record: RecordDict, task: Task | None = None) -> tuple[Answer, tuple[Tensor, ...], dict[str, float]]:
     answer: Answer = _read(Answer, record)
+    _within("flops", answer.flops, 0, MOST_FLOPS)
+    _within("seconds", answer.seconds, 0, MOST_SECONDS)
+    _within("released", answer.released, 0, MOST_ROUNDS)
+    _within("length of its texts", max(len(answer.error), len(answer.notes)), 0, MOST_TEXT)
     body = _parts(record, ("body",))["body"]
     for array in body:
         if array.is_floating_point() and not bool(torch.isfinite(array).all()):
@@ -176,12 +195,31 @@ def decode_answer(record: RecordDict) -> tuple[Answer, tuple[Tensor, ...], dict[
     marks = record.get("scores")
     if not isinstance(marks, ConfigRecord):
         raise Malformed("The reply has no scores.")
+    ranges = _score_ranges(task or Classification())
     scores: dict[str, float] = {}
     for name, value in marks.items():
-        if name not in SCORES or type(value) is not float:
-            raise Malformed(f"The reply has the score {name}={value!r}; known are numbers named {', '.join(SCORES)}.")
-        scores[name] = value
+        if name not in ranges or type(value) is not float:
+            raise Malformed(f"The reply has the score {name}; known are numbers named {', '.join(ranges)}.")
+        if isfinite(value):  # else it is not defined here, as the AUC of one class
+            _within(f"score {name}", value, *ranges[name])
+            scores[name] = value
     return answer, body, scores
+
+
+def _score_ranges(task: Task) -> dict[str, tuple[float, float]]:
+    """The scores that a site may send, and within which range: fractions are fractions."""
+    out = {}
+    for kind in SCORED:
+        for metric in (*task.metrics, "loss"):
+            fraction = metric != "loss" and task.known[metric].percent
+            name = kind if metric == task.headline else f"{kind}_{metric}"
+            out[name] = (0.0, 1.0) if fraction else (-LARGEST_SCORE, LARGEST_SCORE)
+    return out
+
+
+def _within(what: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise Malformed(f"{what} is {value:g}; it must lie in [{least:g}, {most:g}].")
 
 
 def encode_card(info: SiteInfo) -> RecordDict:
@@ -190,4 +228,22 @@ def encode_card(info: SiteInfo) -> RecordDict:
 
 def decode_card(record: RecordDict) -> SiteInfo:
     info: SiteInfo = _read(SiteInfo, record)
+    _within("length of its texts", max(len(text) for text in info if isinstance(text, str)), 0, MOST_TEXT)
+    if info.error:
+        return info
+    _within("train", info.train, 1, MOST_EXAMPLES)
+    _within("validation", info.validation, 0, MOST_EXAMPLES)
+    _within("test", info.test, 0, MOST_EXAMPLES)
+    _within("classes", info.classes, 1, MOST_CLASSES)
+    sizes = info.shape.split()
+    if not sizes or not all(size.isdecimal() and len(size) < 10 for size in sizes):
+        raise Malformed("shape must be whole numbers with blanks between.")
+    _within("size of an example", prod(map(int, sizes)), 1, MOST_NUMBERS)
     return info
+
+
+def claimed_name(record: RecordDict) -> str:
+    """The name in a card that is otherwise malformed; empty if there is none."""
+    found = record.get("fields")
+    name = found.get("client") if isinstance(found, ConfigRecord) else None
+    return name if isinstance(name, str) else ""

@@ -10,7 +10,7 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedkin.deploy.codec import Malformed, SiteInfo, decode_card
+from fedkin.deploy.codec import MOST_CLASSES, MOST_EXAMPLES, Malformed, SiteInfo, claimed_name, decode_card
 
 T = TypeVar("T")
 LOOK_EVERY = 1.0  # seconds between two looks at who is there
@@ -33,9 +33,15 @@ class NodeDirectory:
         tell: Callable[[str], None],
         bind_keys: bool = False,
         keys: Mapping[str, bytes] | None = None,
+        max_examples: int = MOST_EXAMPLES,
+        max_classes: int = MOST_CLASSES,
     ) -> None:
-        """`bind_keys`: a name belongs to the key it first came with; `keys` are those of before."""
+        """`bind_keys`: a name belongs to the key it first came with; `keys` are those of before. Sites that claim more
+        training examples or classes than allowed are refused: their weight would be that of all others together."""
         self._grid, self._names, self._bind, self._notify = grid, set(names), bind_keys, tell
+        self._max_examples, self._max_classes = max_examples, max_classes
+        self.refused: dict[str, str] = {}
+        """Clients of the run that cannot take part, and why."""
         self.infos: dict[str, SiteInfo] = {}
         self._nodes: dict[int, Node] = {}
         self._speaks: dict[str, int] = {}
@@ -65,7 +71,7 @@ class NodeDirectory:
             if sent:
                 self._asked[sent] = node
                 self._met[node] = float("inf")
-        for reply in regularizer_gradient(self._grid, self._asked):
+        for reply in pull(self._grid, self._asked):
             self._hear(self._asked.pop(reply.metadata.reply_to_message_id), reply)
         return self._looked - begin
 
@@ -82,9 +88,13 @@ class NodeDirectory:
             info = decode_card(reply.content)
         except Malformed as error:
             self._notify(f"node {node} is not let in: {error}")
+            if (name := claimed_name(reply.content)) in self._names:
+                self._refuse(name, key, str(error))
             return
-        if info.error:
-            self._notify(f"node {node} ('{info.client}') cannot take part: {info.error}")
+        if why := info.error or self._too_large(info):
+            self._notify(f"node {node} ('{info.client}') cannot take part: {why}")
+            if info.client in self._names:
+                self._refuse(info.client, key, why)
         elif info.client not in self._names:
             self._notify(f"node {node} is not let in: '{info.client}' is none of {', '.join(sorted(self._names))}")
         elif self._bind and self.keys.setdefault(info.client, key) != key:
@@ -93,13 +103,26 @@ class NodeDirectory:
             self._notify(f"node {node} is not let in: '{info.client}' has rows of another shape than before")
         else:
             self._notify(f"{info.client} is there, as node {node}, with {info.train} training rows")
+            self.refused.pop(info.client, None)
             self.infos[info.client] = info
             self._speaks[info.client] = node
 
+    def _refuse(self, name: str, key: bytes, why: str) -> None:
+        """Remember why a client cannot take part, unless a node with another key says so in its name."""
+        if not (self._bind and self.keys.get(name, key) != key):
+            self.refused[name] = why
+
+    def _too_large(self, info: SiteInfo) -> str:
+        if info.train > self._max_examples:
+            return f"it says it has {info.train} training examples; run.max_examples allows {self._max_examples}"
+        if info.classes > self._max_classes:
+            return f"it says it has {info.classes} classes; run.max_classes allows {self._max_classes}"
+        return ""
+
     def gather(self, seconds: float) -> list[str]:
-        """Wait until all are there; returns those that are not."""
+        """Wait until all are there, or one of them says that it cannot take part; returns those that are not."""
         end = time.monotonic() + seconds
-        while self.absent() and time.monotonic() < end:
+        while self.absent() and not self.refused and time.monotonic() < end:
             self.look()
             time.sleep(0.2)
         return self.absent()
@@ -126,7 +149,7 @@ def push(grid: Grid, messages: list[Message]) -> list[str | None]:
     return [i or None for i in sent] if sent and len(sent) == len(messages) else [None] * len(messages)
 
 
-def regularizer_gradient(grid: Grid, ids: Iterable[str]) -> list[Message]:
+def pull(grid: Grid, ids: Iterable[str]) -> list[Message]:
     wanted = list(ids)
     return (call(lambda: list(grid.pull_messages(wanted))) or []) if wanted else []
 

@@ -11,8 +11,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Keys:
-    """Make a CA, a certificate for the superlink and a key for each site, to try TLS with. In production, sites make
-    their own keys."""
+    """Make a CA, a certificate for the superlink and a key for each site, to try TLS with. Private keys go to a folder
+    beside DIR. In production, sites make their own keys."""
 
     folder: Path
     """The folder that `fedkin deploy init` made."""
@@ -31,10 +31,12 @@ def keys(given: Keys) -> None:
     names = sorted(path.stem for path in (given.folder / "sites").glob("*.toml"))
     if not names:
         raise ValueError(f"{given.folder / 'sites'} has no NAME.toml: run `fedkin deploy init {given.folder}` first.")
-    place = given.folder / "keys"
-    if place.exists():
-        raise ValueError(f"{place} is there already: remove it to make new keys.")
-    place.mkdir(mode=0o700)
+    place, private = given.folder / "keys", private_folder(given.folder)
+    for made in (place, private):
+        if made.exists():
+            raise ValueError(f"{made} is there already: remove it to make new keys.")
+    place.mkdir()
+    private.mkdir(mode=0o700)
 
     now = datetime.datetime.now(datetime.UTC)
 
@@ -73,20 +75,27 @@ def keys(given: Keys) -> None:
     )
     pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
     secret = serialization.PrivateFormat.PKCS8
-    _write(place / "ca.key", authority.private_bytes(pem, secret, none), private=True)
+    _write(private / "ca.key", authority.private_bytes(pem, secret, none), private=True)
     _write(place / "ca.crt", root.public_bytes(pem))
-    _write(place / "server.key", server.private_bytes(pem, secret, none), private=True)
+    _write(private / "server.key", server.private_bytes(pem, secret, none), private=True)
     _write(place / "server.crt", own.public_bytes(pem))
     for name in names:
         key = ec.generate_private_key(ec.SECP384R1())
-        _write(place / name, key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, none), private=True)
+        _write(private / name, key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, none), private=True)
         public = key.public_key()
         ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         _write(place / f"{name}.pub", public.public_bytes(*ssh) + b"\n")
     print(
-        f"{place} holds the CA, the superlink's certificate (for {', '.join(given.hosts)}) and a key for each of "
-        f"{', '.join(names)}. For trying: in earnest each site makes its own key and sends only NAME.pub."
+        f"{place} holds what everybody may have: the CA's and the superlink's certificate (for "
+        f"{', '.join(given.hosts)}) and the public keys of {', '.join(names)}. {private} holds the private keys: give "
+        "each site its own and nothing else. For trying: in earnest each site makes its own key and sends NAME.pub."
     )
+
+
+def private_folder(folder: Path) -> Path:
+    """Private keys lie beside the folder that all machines get, never in it."""
+    whole = folder.resolve()
+    return whole.parent / f"{whole.name}-private"
 
 
 def _host(name: str, x509: Any) -> Any:

@@ -11,8 +11,13 @@ from typing import Any
 
 from fedkin.engine.options import Options, settled
 from fedkin.protocol import Method, Training
+from fedkin.task import Classification, Task
 
-RUN = ("rounds", "participation", "seed", "evaluate_every", "time_limit", "checkpoint_every", "save_models")
+RUN = (
+    "rounds", "participation", "seed", "evaluate_every", "time_limit", "checkpoint_every", "save_models", "defend",
+    "privacy",
+)  # fmt: skip
+LIMITS = {"max_examples": 10**7, "max_classes": 1000}
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 TIME_LIMIT = 600.0
 
@@ -34,12 +39,17 @@ class Plan:
     """Seconds to wait for all clients before the first round."""
     bind_keys: bool
     """A name belongs to the node key that it first came with. Only for sites that have keys of their own."""
+    task: Task
+    max_examples: int
+    """A site that says it has more training examples is refused: they are its weight in averages."""
+    max_classes: int
+    """A site that says it has more classes is refused."""
 
 
 def read(config: Mapping[str, Any]) -> Plan:
     from fedkin.methods import method
 
-    tables: dict[str, dict[str, Any]] = {"method": {}, "model": {}, "training": {}, "run": {}}
+    tables: dict[str, dict[str, Any]] = {"method": {}, "model": {}, "training": {}, "task": {}, "run": {}}
     for key, value in config.items():
         table, _, name = key.partition(".")
         if table not in tables or not name:
@@ -62,9 +72,11 @@ def read(config: Mapping[str, Any]) -> Plan:
     out = str(_taken(of_run, "out", "run.out", "the server's folder for this run"))
     if not Path(out).is_absolute():
         raise ValueError(f"run.out='{out}' must be an absolute path: Flower chooses where the server's process runs.")
-    own = _typed(
-        {k: of_run.pop(k) for k in ("wait", "bind_keys") if k in of_run}, {"wait": 300.0, "bind_keys": False}, "run"
-    )
+    usual = {"wait": 300.0, "bind_keys": False, **LIMITS}
+    own = {**usual, **_typed({k: of_run.pop(k) for k in usual if k in of_run}, usual, "run")}
+    for name in LIMITS:
+        if own[name] < 1:
+            raise ValueError(f"run.{name}={own[name]} must be at least 1.")
     given = _typed(of_run, {k: v for k, v in _defaults(Options()).items() if k in RUN}, "run")
     options, training = settled(Options(), training, {"time_limit": TIME_LIMIT, "checkpoint_every": 1, **given})
     if not options.time_limit:
@@ -79,9 +91,17 @@ def read(config: Mapping[str, Any]) -> Plan:
         options=options,
         clients=tuple(sorted(names)),
         out=out,
-        wait=own.get("wait", 300.0),
-        bind_keys=own.get("bind_keys", False),
+        wait=own["wait"],
+        bind_keys=own["bind_keys"],
+        task=_task(tables["task"]),
+        max_examples=own["max_examples"],
+        max_classes=own["max_classes"],
     )
+
+
+def _task(table: dict[str, Any]) -> Task:
+    given = _typed(table, {"metrics": "", "headline": ""}, "task")
+    return Classification(metrics=tuple(given.get("metrics", "").split()), headline=given.get("headline", ""))
 
 
 def _defaults(value: Any) -> dict[str, Any]:

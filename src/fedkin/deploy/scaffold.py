@@ -50,7 +50,7 @@ def init(given: Init) -> None:
         "app/fedkin_app/client_app.py": "from fedkin.deploy import client\n\napp = client.app\n",
         "flower/config.toml": _connections(given.superlink, place),
         "env.sh": _environment(place),
-        "README.md": _readme(given, port),
+        "README.md": _readme(given, port, place),
         ".gitignore": "keys/\nsites/\nflower/\nserver/\n",
     }
     for part, name in enumerate(sorted(given.clients)):
@@ -64,7 +64,7 @@ def init(given: Init) -> None:
 
 def _config(given: Init, place: Path) -> dict[str, dict[str, Any]]:
     """Every field that can be changed on the way: Flower lets --run-config change only what is there."""
-    from fedkin.deploy.plan import RUN, TIME_LIMIT
+    from fedkin.deploy.plan import LIMITS, RUN, TIME_LIMIT
     from fedkin.engine.options import Options
     from fedkin.methods import method
     from fedkin.protocol import Training
@@ -76,11 +76,13 @@ def _config(given: Init, place: Path) -> dict[str, dict[str, Any]]:
         "method": {"name": given.method, **(_plain(made) if is_dataclass(made) else {})},
         "model": {"name": "auto", "head": ""},
         "training": _plain(Training()),
+        "task": {"metrics": "accuracy", "headline": "accuracy"},
         "run": {
             "clients": " ".join(given.clients),
             "out": str(place / "server" / given.method),
             "wait": 300.0,
             "bind_keys": False,
+            **LIMITS,
             **options,
             **changed,
         },
@@ -156,8 +158,8 @@ export FLWR_TELEMETRY_ENABLED=0
 
 def _site(given: Init, place: Path, name: str, part: int) -> str:
     return f"""\
-# What this site knows of itself. The name leaves the site, and how many rows there are; no row, and no path unless an
-# error message has it.
+# What this site knows of itself. The name leaves the site, and how many examples there are; no example, and no path
+# unless an error message has it. To look at it before anything is sent: fedkin deploy check THIS_FILE
 name = "{name}"
 state = {_toml(str(place / "sites" / name))}  # private states and the personal model
 data = "{given.data}"  # a built-in data set to try things with, of which this site has one part:
@@ -166,10 +168,13 @@ part = {part}
 # Own data, in the place of the three lines above: a file with one row for each example.
 # data = "/path/to/rows.csv"  # a header, numbers, the class (from 0) in the column `label`; or .npz with x and y
 # label = "y"
+# Limits of this site, if you want any:
+# functions = "local"  # client functions that may be called; max_requests, max_rounds, max_bytes = 0 (no limit)
+# privacy = "client:clip=1,noise=1.1"  # noise on all that leaves, whatever the run says
 """
 
 
-def _readme(given: Init, port: str) -> str:
+def _readme(given: Init, port: str, place: Path) -> str:
     method, link = given.method, given.superlink
     names = sorted(given.clients)
     plain = "\n".join(
@@ -177,7 +182,7 @@ def _readme(given: Init, port: str) -> str:
         for i, name in enumerate(names)
     )
     secure = "\n".join(
-        f"flower-supernode --root-certificates keys/ca.crt --auth-supernode-private-key keys/{name} "
+        f"flower-supernode --root-certificates keys/ca.crt --auth-supernode-private-key ../{place.name}-private/{name} "
         f"--superlink {link} --port {9094 + i} --node-config sites/{name}.toml"
         for i, name in enumerate(names)
     )
@@ -210,6 +215,7 @@ flwr run app plain --stream
 ```
 
 The server's results are in `server/{method}`; each site's personal model in `sites/NAME/RUN/NAME/personal.safetensors`.
+There: `fedkin predict sites/NAME/RUN/NAME --client NAME --data new.csv`.
 The same command goes on with a run that was stopped; remove `server/{method}` to start over.
 
 ## With TLS and keys
@@ -217,10 +223,11 @@ The same command goes on with a run that was stopped; remove `server/{method}` t
 ```sh
 fedkin deploy keys .
 flower-superlink --host 127.0.0.1 --port {port} --database server/state-tls.db --ssl-ca-certfile keys/ca.crt \\
-  --ssl-certfile keys/server.crt --ssl-keyfile keys/server.key --enable-supernode-auth
+  --ssl-certfile keys/server.crt --ssl-keyfile ../{place.name}-private/server.key --enable-supernode-auth
 ```
 
-Once, so that the superlink knows the sites' keys:
+The private keys are in `../{place.name}-private`, not in this folder, which all machines get. Give each site the file
+with its name. Once, so that the superlink knows the sites' keys:
 
 ```sh
 {register}

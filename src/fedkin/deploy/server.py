@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedkin.data.partition import Ints
 from fedkin.deploy.codec import Malformed, Request, SiteInfo, decode_answer, encode_request
-from fedkin.deploy.directory import Node, NodeDirectory, push, reason, regularizer_gradient
+from fedkin.deploy.directory import Node, NodeDirectory, pull, push, reason
 from fedkin.deploy.plan import Plan, read
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.loop import run
@@ -49,8 +49,16 @@ def serve(grid: Grid, plan: Plan) -> Run:
     out = prepare(plan.out, "run")
     before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
     keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
-    directory = NodeDirectory(grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys)
+    directory = NodeDirectory(
+        grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
+        max_classes=plan.max_classes,
+    )  # fmt: skip
     absent = directory.gather(plan.wait)
+    if refused := {name: why for name, why in directory.refused.items() if name not in before}:
+        raise RuntimeError(
+            "; ".join(f"{name} cannot take part: {why}" for name, why in sorted(refused.items()))
+            + ". Put it right there (`fedkin deploy check SITE_FILE`), restart its supernode, and run again."
+        )
     infos = {name: SiteInfo(**site["card"]) for name, site in before.items()} | directory.infos
     _check_cards(infos, plan, absent)
     sites = {name: {"card": info._asdict(), "key": directory.keys.get(name, b"").hex()} for name, info in infos.items()}
@@ -63,6 +71,7 @@ def serve(grid: Grid, plan: Plan) -> Run:
         model=plan.model,
         model_options=plan.model_options,
         head=plan.head,
+        task=plan.task,
         training=plan.training,
         out=out,
         label=plan.label,
@@ -214,7 +223,7 @@ class Deployment:
             self._send([ask for ask in open_ if ask.message is None])
             sent = {ask.message: ask for ask in open_ if ask.message is not None}
             begin = time.monotonic()
-            replies = regularizer_gradient(self._grid, sent)
+            replies = pull(self._grid, sent)
             if not replies and (silence := time.monotonic() - begin) > SILENCE:
                 self._silent(open_, silence)
             for reply in replies:
@@ -280,7 +289,7 @@ class Deployment:
             ask.again(reason(reply))
             return
         try:
-            answer, body, scores = decode_answer(reply.content)
+            answer, body, scores = decode_answer(reply.content, self._spec.task)
             if answer.client != ask.name:
                 raise Malformed(f"the answer is from '{answer.client}'")
         except Malformed as error:
@@ -290,7 +299,7 @@ class Deployment:
         task = ask.task
         ask.outcome = Outcome(
             task.position, task.client, body, answer.has_state, scores, answer.flops, answer.seconds, answer.error,
-            model=answer.model, notes=notes,
+            model=answer.model, notes=notes, released=answer.released,
         )  # fmt: skip
 
     def _outcome(self, ask: Ask) -> Outcome:

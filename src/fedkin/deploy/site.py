@@ -7,27 +7,42 @@ that no round is ever applied twice.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+import secrets
+import shutil
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import RecordDict
+from torch import Tensor
 
+import fedkin
 from fedkin.data import DATASETS, Arrays, from_file
 from fedkin.data.federation import Federation, federate
-from fedkin.deploy.codec import Answer, Malformed, Request, SiteInfo
-from fedkin.deploy.plan import NAME, Plan
+from fedkin.deploy.codec import MOST_TEXT, Answer, Malformed, Request, SiteInfo, decode_request, encode_answer
+from fedkin.deploy.plan import NAME, Plan, read
+from fedkin.engine.costs import nbytes
 from fedkin.engine.runner import ClientRunner, Evaluation, Outcome, RunSpec, Task, Work
 from fedkin.models.build import maker, resolve
 from fedkin.protocol import Message, is_client_function
-from fedkin.results.store import write_json
+from fedkin.registry import qualified
+from fedkin.results.run import inputs_of
+from fedkin.results.store import write_bytes, write_json
+from fedkin.robust.privacy import Privacy
 
 RUN = re.compile(r"[0-9a-f]{16}")
+PACKAGE = Path(fedkin.__file__).parent
+LOG = "requests.jsonl"
 STATE = re.compile(r"client-\d{6,}-\d{6,}-\d+\.safetensors")
 
 
@@ -67,6 +82,18 @@ class SiteConfig:
     clients: int = 1
     part: int = 0
     seed: int = 0
+    allow: str = ""
+    """Methods and models other than fedkin's own that this site runs, as module:name with commas between."""
+    functions: str = ""
+    """Client functions that this site runs, with commas between; empty: all of the method."""
+    max_requests: int = 0
+    """Requests of one run that are answered; 0: any number."""
+    max_rounds: int = 0
+    """The last round that is answered; 0: any."""
+    max_bytes: int = 0
+    """Bytes that a reply may have; 0: any number."""
+    privacy: str = ""
+    """Differential privacy of what leaves this site, such as client:clip=1,noise=1.1; empty: what the run says."""
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> SiteConfig:
@@ -84,6 +111,10 @@ class SiteConfig:
                     f"The site's file must say its {name}: start the supernode with --node-config FILE.toml."
                 )
         config = cls(**given)
+        for name in ("max_requests", "max_rounds", "max_bytes"):
+            if getattr(config, name) < 0:
+                raise ValueError(f"{name}={getattr(config, name)} must be at least 0 (0: no limit).")
+        Privacy.read(config.privacy)
         if not NAME.fullmatch(config.name):
             raise ValueError(f"name='{config.name}': a name is made of letters, digits, '.', '_' and '-'.")
         for name in ("state", *(["data"] if config.data not in DATASETS else [])):
@@ -143,6 +174,47 @@ def introduce(config: SiteConfig) -> SiteInfo:
     )
 
 
+def answer(config: SiteConfig, run_config: Mapping[str, Any], record: RecordDict) -> RecordDict:
+    """The site's answer to a request: it is checked, done, and written to the site's log, whatever comes of it."""
+    request: Request | None = None
+    sent, scores = Message(), dict[str, float]()
+    body: tuple[Tensor, ...] = ()
+    with _private_files():
+        try:
+            permit(config, run_config)
+            request, sent = decode_request(record)
+            _within_limits(config, request)
+            made, outcome = perform(config, read(run_config), request, sent)
+            if outcome.trace:
+                print(outcome.trace)  # in the site's own log; the server is told less
+            body, scores = outcome.body, outcome.scores
+            if config.max_bytes and nbytes(body) > config.max_bytes:
+                raise Malformed(f"the reply has {nbytes(body)} bytes; this site sends at most {config.max_bytes}.")
+        except Exception as error:
+            made, body, scores = refused(config, error), (), {}
+        _log(config, request, nbytes((*sent.shared, *sent.own)), nbytes(body), made.error)
+    return encode_answer(made, body, scores)
+
+
+def permit(config: SiteConfig, run_config: Mapping[str, Any]) -> None:
+    """Raise if the run would import code that this site's own file does not allow."""
+    allowed = _listed(config.allow)
+    for key in ("method.name", "model.name"):
+        name = str(run_config.get(key, "")).split(",")[0].strip()
+        if (":" in name or name.endswith(".py")) and name not in allowed:
+            raise Malformed(f"{key}='{name}' is not fedkin's own: this site's file must name it under `allow`.")
+
+
+def _within_limits(config: SiteConfig, request: Request) -> None:
+    functions = _listed(config.functions)
+    if request.function and functions and request.function not in functions:
+        raise Malformed(f"this site runs {', '.join(functions)}; '{request.function}' is not among them.")
+    if config.max_rounds and request.round > config.max_rounds:
+        raise Malformed(f"this site answers {config.max_rounds} rounds; this is round {request.round}.")
+    if config.max_requests and _answered(config, request.run) >= config.max_requests:
+        raise Malformed(f"this site answers {config.max_requests} requests of a run, and has.")
+
+
 def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) -> tuple[Answer, Outcome]:
     """Do what the server asks for, if it may be asked for."""
     _check(config, plan, request)
@@ -151,9 +223,11 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     notes = []
     before = place / request.state if request.state else None
     if before is not None and not before.exists():
+        if any(_round(path.name) >= request.round for path in _states(place)):
+            raise Malformed(f"round {request.round} is over: its private state is gone, and later ones are there.")
         notes.append(f"started anew: its private state {request.state} is not on its disk any more")
         before = None
-    _sweep_up(place, {request.state, request.new_state, *request.keep.split()})
+    _sweep_up(place, {request.state, request.new_state, *request.keep.split()}, request.round)
     mine = config.load()
     arrays = replace(mine.arrays, classes=request.classes)
     # whatever number the server calls this client by, the rows are its own
@@ -161,7 +235,10 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     turns = None if mine.partition.turns is None else np.repeat(mine.partition.turns, count)
     known = replace(mine, arrays=arrays, splits=mine.splits * count, partition=replace(mine.partition, turns=turns))
     make = maker(resolve(plan.model, request.data), known.shape, known.classes, plan.options.seed, plan.model_options)
-    spec = RunSpec(plan.method, known, lambda: make(0), plan.head, plan.training, plan.options.seed)
+    privacy = _privacy(config, plan)
+    if config.privacy and config.privacy != plan.options.privacy:
+        notes.append(f"this site's own privacy holds: {config.privacy}")
+    spec = RunSpec(plan.method, known, lambda: make(0), plan.head, plan.training, plan.options.seed, plan.task, privacy)
     work: Work
     if request.function:
         new_state = place / request.new_state if request.new_state else None
@@ -179,20 +256,54 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
         _settle(place / "personal.safetensors")
         about = {"client": config.name, "run": request.run, "method": plan.label, "after_round": request.round - 1}
         write_json(place / "personal.json", {**about, **outcome.scores})
-    answer = Answer(
+        _keep_loadable(config, place, plan, known, request)
+    made = Answer(
         client=config.name,
         has_state=outcome.has_state,
         flops=float(outcome.flops),
         seconds=float(outcome.seconds),
-        error=outcome.error,
+        error=_without_values(outcome.error, outcome.trace)[:MOST_TEXT],
         model=outcome.model,
-        notes="\n".join(notes),
+        notes="\n".join(notes)[:MOST_TEXT],
+        released=outcome.released,
     )
-    return answer, outcome
+    return made, outcome
+
+
+def _keep_loadable(config: SiteConfig, place: Path, plan: Plan, mine: Federation, request: Request) -> None:
+    """Make the folder one that `fedkin predict` and `fedkin.load` read: this site's own model, without the server's
+    state."""
+    one = replace(mine, splits=mine.splits[:1])
+    source = resolve(plan.model, request.data)
+    settings: dict[str, Any] = asdict(plan.method) if is_dataclass(plan.method) else {}
+    about = {
+        "label": plan.label,
+        "method": {"class": qualified(type(plan.method)), **settings},
+        "sees_test": plan.method.sees_test,
+        "task": plan.task.to_config(),
+        "inputs": {**inputs_of(one), "clients": [config.name]},
+        "federation": one.description,
+        "model": {"name": source if isinstance(source, str) else qualified(source), "options": plan.model_options,
+                  "head": plan.head},
+        "training": asdict(plan.training),
+        "options": asdict(plan.options),
+        "joined": {"run": request.run, "after_round": request.round - 1},
+    }  # fmt: skip
+    (place / "models").mkdir(exist_ok=True)
+    shutil.copyfile(place / "personal.safetensors", place / "models" / "personal.safetensors")
+    write_json(place / "models" / "index.json", {config.name: "personal.safetensors"})
+    write_json(place / "config.json", about)
+
+
+def unable(name: str, error: Exception) -> SiteInfo:
+    """What a site says of itself when it cannot take part."""
+    why = _without_values(f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+    return SiteInfo(name, "", "", "", 0, 0, 0, 0, why[:MOST_TEXT])
 
 
 def refused(config: SiteConfig, error: Exception) -> Answer:
-    return Answer(config.name, False, 0.0, 0.0, f"{config.name} refused: {type(error).__name__}: {error}", "", "")
+    why = _without_values(f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+    return Answer(config.name, False, 0.0, 0.0, f"{config.name} refused: {why}"[:MOST_TEXT], "", "")
 
 
 def _check(config: SiteConfig, plan: Plan, request: Request) -> None:
@@ -205,16 +316,93 @@ def _check(config: SiteConfig, plan: Plan, request: Request) -> None:
     for name in (request.state, request.new_state, *request.keep.split()):
         if name and not STATE.fullmatch(name):
             raise Malformed(f"'{name}' is no name of a state.")
-    if request.number < 0 or request.round < 1:
-        raise Malformed(f"client number {request.number} and round {request.round} must be at least 0 and 1.")
+    if not 0 <= request.number < len(plan.clients) or request.round < 1:
+        raise Malformed(
+            f"client number {request.number} and round {request.round} must be at least 0 and 1, and the number below "
+            f"{len(plan.clients)}."
+        )
 
 
-def _sweep_up(place: Path, keep: set[str]) -> None:
-    """Remove states that nobody will ask for again."""
-    if place.is_dir():
-        for path in place.iterdir():
-            if STATE.fullmatch(path.name) and path.name not in keep:
-                path.unlink(missing_ok=True)
+def _sweep_up(place: Path, keep: set[str], round: int) -> None:
+    """Remove states that nobody will ask for again. Later ones stay: an old message must not undo what came after."""
+    for path in _states(place):
+        if path.name not in keep and _round(path.name) <= round:
+            path.unlink(missing_ok=True)
+
+
+def _states(place: Path) -> list[Path]:
+    return [path for path in place.iterdir() if STATE.fullmatch(path.name)] if place.is_dir() else []
+
+
+def _round(state: str) -> int:
+    """The round that made a private state, from the name of its file."""
+    return int(state.split("-")[2])
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _privacy(config: SiteConfig, plan: Plan) -> Privacy | None:
+    """With a key that never leaves this site's disk: whoever knows it could subtract the noise."""
+    text = config.privacy or plan.options.privacy
+    if not text:
+        return None
+    path = Path(config.state) / "noise.key"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        write_bytes(path, secrets.token_bytes(32))
+        path.chmod(0o600)
+    made = Privacy.read(text, path.read_bytes())
+    assert made is not None
+    made.refuse(plan.method)
+    return made
+
+
+def _without_values(text: str, trace: str) -> str:
+    """An error's text as it may leave the site. fedkin's own messages hold no value of an example; others might."""
+    frames = re.findall(r'File "([^"]+)", line', trace)
+    if not text or not frames or Path(frames[-1]).is_relative_to(PACKAGE):
+        return text
+    kind = re.search(r"(?:^|: )([A-Za-z_.]*(?:Error|Exception|Warning|Interrupt|Iteration))(?::|$)", text)
+    where = text[: kind.start(1)] if kind else ""
+    return f"{where}{kind[1] if kind else 'an error'}; the details are in the site's own log"
+
+
+def _log(config: SiteConfig, request: Request | None, received: int, sent: int, error: str) -> None:
+    """One line for each request, on the site's own disk."""
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "run": request.run if request else "",
+        "round": request.round if request else 0,
+        "function": (request.function or "measure") if request else "",
+        "bytes_received": received,
+        "bytes_sent": sent,
+        "error": error,
+    }
+    path = Path(config.state) / LOG
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as f:
+        f.write(json.dumps(line) + "\n")
+
+
+def _answered(config: SiteConfig, run: str) -> int:
+    """How many requests of a run this site has answered."""
+    path = Path(config.state) / LOG
+    if not path.exists():
+        return 0
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return sum(line["run"] == run and not line["error"] for line in lines)
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """What is written in this block, its owner alone may read."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _settle(path: Path) -> None:

@@ -153,6 +153,11 @@ class Run:
         What to expect is measured on a fifth of the examples, with a model made from the others; the model returned is
         made from all of them.
         """
+        if not self.state and "joined" in self.config:
+            raise ValueError(
+                f"{self.folder} holds one client's model, not the server's state that a newcomer starts from: join "
+                "where the run itself is."
+            )
         examples = Examples(self.inputs(x, name, newcomer=True), self.targets(y))
         if len(examples.y) < 2:
             raise ValueError(f"{name} has {len(examples.y)} examples: a newcomer needs at least 2.")

@@ -1,0 +1,47 @@
+"""`fedkin deploy check SITE_FILE`: look at a site on its own machine, before anything is sent."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+
+from fedkin.deploy.codec import decode_card, encode_card
+from fedkin.deploy.site import SiteConfig, introduce
+
+
+def check(path: Path) -> list[str]:
+    """Lines that say what this site would tell the server. Raise with what is wrong with the site."""
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}: give the site's own file, such as sites/north.toml.")
+    try:
+        given = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}.") from None
+    config = SiteConfig.read(given)
+    notes = _state(Path(config.state))
+    info = decode_card(encode_card(introduce(config)))  # the server's own checks
+    limits = [
+        f"{name} {value}"
+        for name in ("functions", "max_requests", "max_rounds", "max_bytes", "allow", "privacy")
+        if (value := getattr(config, name))
+    ]
+    return [
+        f"{config.name} is ready. This is all that the server is told before the first round:",
+        f"  training, validation and test examples: {info.train}, {info.validation}, {info.test}",
+        f"  shape of an example: {info.shape}; classes: {info.classes}",
+        f"  digest of the columns and classes: {info.columns or 'none'} (it must be the same at all sites)",
+        f"Limits of this site: {', '.join(limits) or 'none; see docs/deploying.md'}",
+        *notes,
+    ]
+
+
+def _state(folder: Path) -> list[str]:
+    """Can private states be written, and can others read them? Nothing is written to find out."""
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"state='{folder}' cannot be written: give permission on {there}, or name another folder.")
+    if there == folder and stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        return [f"Others on this machine can look into {folder}: chmod 700 {folder}"]
+    return []
