@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,7 +30,8 @@ from fedkin.client.training import sgd
 from fedkin.maths.neighbors import neighbor_probabilities
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
-EXPERTS = ("own", "received", "tuned", "neighbors")
+Expert = Literal["own", "received", "tuned", "neighbors"]
+EXPERTS: tuple[Expert, ...] = ("own", "received", "tuned", "neighbors")
 STEPS = 100  # of EM
 
 
@@ -40,7 +41,7 @@ class Kin(Method):
     stays = "a model of its own"
     needs_classes = True
 
-    experts: tuple[str, ...] = EXPERTS
+    experts: tuple[Expert, ...] = EXPERTS
     """Which experts predict."""
     similarity: bool = True
     """Kin count more in the mixture that is sent. False: everybody is sent FedAvg's mean."""

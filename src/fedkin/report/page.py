@@ -49,7 +49,8 @@ def render(data: dict[str, Any]) -> str:
 
 def build(paths: Sequence[str | Path], bibtex: str = "") -> dict[str, Any]:
     """Build the page's data from these folders."""
-    data = read.page_data([read.load(folder) for folder in read.folders(paths)])
+    with read.understood(paths):
+        data = read.page_data([read.load(folder) for folder in read.folders(paths)])
     return {**data, "evaluation": EVALUATION, "bibtex": bibtex}
 
 
