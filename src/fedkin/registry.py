@@ -155,7 +155,7 @@ def parse_label(label: str) -> tuple[str, dict[str, Any]]:
         key = key.strip().replace("-", "_")
         try:
             values[key] = json.loads(value.lower() if value in ("True", "False") else value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             values[key] = value
     return name.strip(), values
 
@@ -185,7 +185,7 @@ def field_types(kind: Any) -> dict[str, Any]:
 
 
 def convert(kind: Any, value: Any, name: str) -> Any:
-    """A value of this type from text or JSON; a value that is neither is returned as it is."""
+    """A value of this type from text or JSON; a value that is neither is returned as it is. `name` is for messages."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None or (isinstance(value, str) and value.lower() == "none"):
@@ -196,9 +196,13 @@ def convert(kind: Any, value: Any, name: str) -> Any:
     if origin is tuple and isinstance(value, str | int | float | list):
         parts = value if isinstance(value, list) else [part for part in str(value).split("+") if part]
         return tuple(convert(arguments[0], part, name) for part in parts)
-    if origin is dict and isinstance(value, Mapping):
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name} must be {describe(kind)}; it is {_shown(value)}.")
         key, item = arguments
         return {convert(key, k, name): convert(item, v, name) for k, v in value.items()}
+    if value is None or isinstance(value, list | dict):  # from JSON or TOML
+        raise ValueError(f"{name} must be {describe(kind)}; it is {_shown(value)}.")
     if not isinstance(value, str | int | float):
         return value
     try:
@@ -232,9 +236,13 @@ def _choice(choices: tuple[Any, ...], value: Any, name: str) -> Any:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list | dict):
+        return f"a {'list' if isinstance(value, list) else 'table'}"
     return f"'{value}'" if isinstance(value, str) else json.dumps(value)
 
 
 def describe(kind: Any) -> str:
     """A type in words, for messages."""
+    if typing.get_origin(kind) is dict:
+        return "pairs of numbers"
     return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")

@@ -55,7 +55,9 @@ def read(words: Sequence[str]) -> Config:
         content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise UserError(f"--config {path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UserError(f"--config {path} is nested too deeply.") from None
+    except ValueError as error:
         raise UserError(
             f"--config {path} is not valid {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}"
         ) from None
@@ -63,7 +65,16 @@ def read(words: Sequence[str]) -> Config:
         raise UserError(f"--config {path} must hold settings by name.")
     if path.suffix != ".toml" and not {"federation", "options", "method"} <= content.keys():
         raise UserError(f"--config {path} is not the config.json of a run. A file of your own must be a .toml.")
-    config = _from_toml(content) if path.suffix == ".toml" else _from_run(content, words)
+    if path.suffix == ".toml":
+        config = _from_toml(content)
+    else:
+        try:
+            config = _from_run(content, words)
+        except (AttributeError, TypeError, KeyError) as error:
+            raise UserError(
+                f"--config {path} is damaged, or not the config.json of a run ({type(error).__name__}: {error}). "
+                "Restore it, or write your settings into a .toml."
+            ) from None
     return _without_stale_options(config, words)
 
 

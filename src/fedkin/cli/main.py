@@ -65,12 +65,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `fedkin list | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
-    except (UserError, ValueError, OSError, ImportError) as error:
-        if os.environ.get("FEDKIN_TRACEBACK"):
+    except Exception as error:
+        text = message(error)
+        if text is None or os.environ.get("FEDKIN_TRACEBACK"):
             raise
         code = 2
-        print(f"fedkin: {error}", file=sys.stderr)
+        print(f"fedkin: {text}", file=sys.stderr)
     sys.exit(code)
+
+
+def message(error: Exception) -> str | None:
+    """What a user can do about an error; None if it is a fault of fedkin itself, which must not be hidden."""
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
+        return "There is not enough memory. Use fewer or smaller clients, a smaller model, or fewer --workers."
+    if isinstance(error, RecursionError):
+        return "The input is nested too deeply. Look for brackets that are opened again and again."
+    if isinstance(error, OverflowError):
+        return f"A number is too large ({error}). Use a smaller one."
+    runner = sys.modules.get("fedkin.engine.runner")  # not imported here: torch takes seconds
+    if runner is not None and isinstance(error, runner.ClientError):
+        return f"{error} FEDKIN_TRACEBACK=1 shows where it arose."
+    return str(error) if isinstance(error, (UserError, ValueError, OSError, ImportError)) else None
 
 
 def _help() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,4 +39,4 @@ def bibtex(folders: Sequence[str]) -> str:
     from fedkin.report import read
     from fedkin.results.citation import citation
 
-    return citation([method_name(json.loads((path / "config.json").read_text())) for path in read.folders(folders)])
+    return citation([method_name(read.config(path)) for path in read.folders(folders)])

@@ -238,7 +238,9 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     privacy = _privacy(config, plan)
     if config.privacy and config.privacy != plan.options.privacy:
         notes.append(f"this site's own privacy holds: {config.privacy}")
-    spec = RunSpec(plan.method, known, lambda: make(0), plan.head, plan.training, plan.options.seed, plan.task, privacy)
+    spec = RunSpec(
+        plan.method, known, lambda: make(0), plan.head, plan.training, plan.options.seed, plan.task, privacy=privacy
+    )
     work: Work
     if request.function:
         new_state = place / request.new_state if request.new_state else None

@@ -21,7 +21,7 @@ from fedkin.engine.options import Options
 from fedkin.protocol import State, Training
 from fedkin.results import checksums
 from fedkin.results.folder import is_own, own_files
-from fedkin.results.store import StorageError, digest, digest_of, load_state, save_state, sync, write_json
+from fedkin.results.store import StorageError, digest, digest_of, load_state, read_json, save_state, sync, write_json
 
 VERSION = 2
 Manifest = dict[str, Any]
@@ -53,11 +53,9 @@ class Checkpoint:
                 raise Damaged(f"{folder} has lost its config.json: restore it, or use --fresh to start over there.")
             return cls(folder, None)  # nothing there yet, or killed before the run began
         try:
-            old = json.loads(path.read_bytes())
-            if not isinstance(old, dict):
-                raise ValueError(f"it holds a {type(old).__name__}")
+            old = read_json(path)
         except (OSError, ValueError) as error:
-            raise Damaged(f"{path} is damaged ({error}): restore it, or use --fresh to start over there.") from error
+            raise Damaged(f"{str(error).rstrip('.')}, or use --fresh to start over there.") from error
         if differences := _differences(old, json.loads(json.dumps(config, default=float)), free):
             raise ValueError(
                 f"{folder} holds another run; it differs in:\n  " + "\n  ".join(differences) + "\n"
@@ -74,14 +72,14 @@ class Checkpoint:
         for number, path in enumerate(manifests):
             try:
                 manifest = _verified(folder, path)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 problems.append(f"{path.name}: {error}")
                 continue
             previous = None
             if number == 0:
                 try:
                     previous = _read(manifests[1])
-                except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     previous = None  # it is not needed
             made = cls(folder, manifest, previous)
             if problems:

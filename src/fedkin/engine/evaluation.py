@@ -50,5 +50,5 @@ def models_complete(models: Path) -> bool:
     """Are all personal models there that the index names?"""
     try:
         return all((models / name).exists() for name in json.loads((models / "index.json").read_bytes()).values())
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return False

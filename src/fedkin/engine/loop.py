@@ -40,7 +40,7 @@ from fedkin.results import checksums
 from fedkin.results.folder import Folder
 from fedkin.results.history import History
 from fedkin.results.run import FROZEN, Run, in_memory, inputs_of
-from fedkin.results.store import StorageError, write_bytes, write_json
+from fedkin.results.store import StorageError, read_json, write_bytes, write_json
 from fedkin.results.summary import summarize
 from fedkin.robust.privacy import Privacy
 from fedkin.task import Task, task_of
@@ -173,7 +173,7 @@ class Loop:
             return None
         state = self.checkpoint.load()[0]
         assert state is not None
-        summary = json.loads((self.folder / "summary.json").read_text())
+        summary = read_json(self.folder / "summary.json")
         return self._result(summary, History.load(self.folder, limit=HISTORY_IN_MEMORY), state)
 
     def begin(self, connect: Connect | None) -> tuple[State, int]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fedkin.bounds import Count, FractionBelow1, NonNegative, Positive, PositiveFraction, Whole, check
+from fedkin.bounds import Bound, Count, FractionBelow1, NonNegative, PositiveFraction, Whole, check
 from fedkin.engine.faults import FaultPlan
 from fedkin.protocol import Training
 from fedkin.robust.attacks import Attack
 from fedkin.robust.defenses import Defense
 from fedkin.robust.privacy import Privacy
+
+Rate = Annotated[float, Bound(least=1, most=1e18)]
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,11 @@ class Options:
     privacy: str = ""
     """Differential privacy of what clients send: client:clip=1,noise=1.1 for all of a client's data, or
     example:clip=1,noise=1.1 for single examples; also delta (1e-5)."""
-    link_rate: Positive = 2e6
+    link_rate: Rate = 2e6
     """Bits per second of a simulated client's link."""
-    device_rate: Positive = 1e10
+    device_rate: Rate = 1e10
     """FLOPs per second of a simulated client."""
-    spread: NonNegative = 0.0
+    spread: Annotated[float, Bound(least=0, most=10)] = 0.0
     """Spread of the simulated clients' links and processors (standard deviation of the logarithm of their rates)."""
     arrive: dict[int, int] = field(default_factory=dict)
     """Client and the first round in which it is present; all others are present from the start."""

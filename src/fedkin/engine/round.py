@@ -238,8 +238,9 @@ def explain(outcomes: list[Outcome]) -> None:
     failed = [o for o in outcomes if o.error]
     if len(failed) == len(outcomes):
         raise ClientError(
-            f"All {len(failed)} clients failed. The first: {failed[0].error}\n\n{failed[0].trace}"
-            "Run with --engine serial to stop at the first error, or lower --lr if the values are not finite."
+            f"All {len(failed)} clients failed. The first: {failed[0].error} "
+            "Run with --engine serial to stop at the first error, or lower --lr if the values are not finite.",
+            failed[0].trace,
         )
 
 

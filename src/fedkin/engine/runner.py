@@ -119,7 +119,15 @@ class BadReply(ValueError):
 
 
 class ClientError(RuntimeError):
-    """An error in a client's code, with the round, the client and the hook in which it happened."""
+    """An error in a client's code, with the round, the client and the hook in which it happened.
+
+    `trace` is the traceback at the client. Python shows it with the error's own, but it is not part of the message.
+    """
+
+    def __init__(self, text: str, trace: str = "") -> None:
+        super().__init__(text)
+        if trace:
+            self.add_note(f"\nAt the client:\n{trace}")
 
 
 def failed(work: Work, why: str) -> Outcome:

@@ -23,7 +23,7 @@ class Serial:
                 outcome = self._runner.perform(item, copied(message.for_position(item.position)))
                 simulated = isinstance(item, Task) and item.fault
                 if (why := outcome.error or outcome.unmeasured) and not simulated and outcome.kind != "storage":
-                    raise ClientError(f"{why}\n\n{outcome.trace}")
+                    raise ClientError(why, outcome.trace)
                 outcomes.append(outcome)
             return outcomes
         finally:

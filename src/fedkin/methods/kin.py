@@ -33,7 +33,8 @@ from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.maths.neighbors import neighbor_probabilities
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
-EXPERTS = ("own", "received", "adjusted", "tuned", "neighbors")
+Expert = Literal["own", "received", "adjusted", "tuned", "neighbors"]
+EXPERTS: tuple[Expert, ...] = ("own", "received", "adjusted", "tuned", "neighbors")
 """own: the private model. received: the model that came from the server. adjusted: the same, with its probabilities
 multiplied by the client's class shares. tuned: the received model after training here. neighbors: the nearest training
 examples in the tuned model's features."""
@@ -46,7 +47,7 @@ class Kin(Method):
     stays = "a model of its own"
     needs_classes = True
 
-    experts: tuple[str, ...] = EXPERTS
+    experts: tuple[Expert, ...] = EXPERTS
     """Which experts predict."""
     relation: Literal["chosen", "kin", "mean"] = "chosen"
     """The model that a client trains. chosen: the one of the two with the lower validation loss. kin: always the

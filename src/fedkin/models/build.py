@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.data import DEFAULT_MODEL
+from fedkin.data.npz import memory
 from fedkin.models import MODELS
 from fedkin.models.network import build
 from fedkin.registry import load_path, lookup
@@ -50,6 +51,8 @@ def maker(
                 f"or nothing, and the options {', '.join(options) or '(none given)'}."
             ) from None
         arguments = ()
+    if isinstance(source, str) and source in MODELS:
+        _check_size(source, lambda: function(*arguments, **options))
     return lambda k: build(lambda: _module(function(*arguments, **options)), _seed(seed, k))
 
 
@@ -71,6 +74,20 @@ def check_outputs(module: nn.Module, example: Tensor, outputs: int) -> None:
         raise ValueError(
             f"The network {type(module).__name__} must give [examples, {outputs}], one output for each class or "
             f"target; for one example it gives {found}. Change the size of its last layer to {outputs}."
+        )
+
+
+def _check_size(name: str, make: Callable[[], nn.Module]) -> None:
+    """Raise if a network does not fit into memory, before memory is taken for it."""
+    try:
+        with torch.device("meta"):
+            size = 4 * sum(p.numel() for p in make().parameters())
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise ValueError(f"The model {name} cannot be built with these options: {error}") from None
+    if size > memory() // 2:
+        raise ValueError(
+            f"The model {name} would take {size / 1e9:.3g} GB with these options and this data; this machine has "
+            f"{memory() / 1e9:.3g} GB. Make it narrower, or check the number of classes."
         )
 
 

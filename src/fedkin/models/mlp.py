@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,6 @@ def fcnn2(shape: tuple[int, ...], classes: int, *, width: float = 1.0) -> nn.Mod
 
 
 def scaled(units: int, width: float) -> int:
-    if not width > 0:
-        raise ValueError(f"width={width} is a factor on the units of each layer: it must be above 0.")
+    if not 0 < width < inf:
+        raise ValueError(f"width={width} is a factor on the units of each layer: it must be above 0 and finite.")
     return max(1, round(units * width))

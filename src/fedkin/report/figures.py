@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.report import page
+from fedkin.report import page, read
 from fedkin.report.read import WEIGHT_SCALE
 
 FORMATS = ("pdf", "png", "svg")
@@ -61,7 +61,9 @@ def write(paths: Sequence[str | Path], out: str | Path | None = None, format: st
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format]
     with matplotlib.rc_context(STYLE):
         for name, draw in drawings.items():
-            if (figure := draw()) is not None:
+            with read.understood(paths):
+                figure = draw()
+            if figure is not None:
                 figure.savefig(folder / f"{name}.{format}", dpi=300, metadata=undated)
                 written.append(folder / f"{name}.{format}")
     return written

@@ -49,8 +49,9 @@ def render(data: dict[str, Any]) -> str:
 
 def build(paths: Sequence[str | Path], bibtex: str = "") -> dict[str, Any]:
     """Build the page's data from these folders."""
-    data = read.page_data([read.load(folder) for folder in read.folders(paths)])
-    return {**data, "answers": read.answers(paths), "evaluation": EVALUATION, "bibtex": bibtex}
+    with read.understood(paths):
+        data = read.page_data([read.load(folder) for folder in read.folders(paths)])
+        return {**data, "answers": read.answers(paths), "evaluation": EVALUATION, "bibtex": bibtex}
 
 
 def write(paths: Sequence[str | Path], out: str | Path | None = None, bibtex: str = "") -> Path:

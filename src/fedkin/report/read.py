@@ -10,6 +10,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.results.history import ALL, PARTICIPANTS, History, Record
+from fedkin.results.store import read_json
 from fedkin.results.summary import ACCURACY
 
 REFERENCE = "local"
@@ -55,9 +57,10 @@ def folders(paths: Sequence[str | Path]) -> list[Path]:
         inside = [path] if _is_run(path) else [c.parent for c in path.rglob("config.json") if _is_run(c.parent)]
         inside.sort(key=lambda f: ((f / "config.json").stat().st_mtime_ns, str(f)))
         if (path / "comparison.json").exists():
-            named = [line["method"] for line in _json(path / "comparison.json").get("methods", [])]
-            rank = {name: i for i, name in enumerate(named)}
-            inside.sort(key=lambda f: rank.get(_json(f / "config.json").get("label"), len(rank)))
+            with understood([path]):
+                named = [line["method"] for line in read_json(path / "comparison.json").get("methods", [])]
+                rank = {name: i for i, name in enumerate(named)}
+                inside.sort(key=lambda f: rank.get(read_json(f / "config.json").get("label"), len(rank)))
         found += [f for f in inside if f not in found]
     if not found:
         given = ", ".join(map(str, paths))
@@ -70,23 +73,35 @@ def _is_run(folder: Path) -> bool:
     return (folder / "config.json").exists() and history.exists() and history.stat().st_size > 0
 
 
-def _json(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text())
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} was not written by fedkin: it contains a {type(value).__name__}, not an object.")
-    return value
+def config(folder: Path) -> dict[str, Any]:
+    """A run's config.json, of which the parts that everybody reads have the type that they should have."""
+    found = read_json(folder / "config.json", constant=str)  # a page cannot hold infinity as a number
+    for part in ("label", "options", "federation"):
+        if part not in found:
+            raise ValueError(f"{folder / 'config.json'} has no '{part}': this is not the folder of a fedkin run.")
+    if not all(isinstance(found.get(part, {}), dict) for part in ("options", "federation", "method", "training")):
+        raise ValueError(f"{folder / 'config.json'} is damaged: restore it from a copy.")
+    return found
 
 
 def load(folder: Path) -> Run:
-    config = _json(folder / "config.json")
-    for part in ("label", "options", "federation"):
-        if part not in config:
-            raise ValueError(f"{folder / 'config.json'} has no '{part}': this is not the folder of a fedkin run.")
-    return Run(folder, config, History.load(folder))
+    return Run(folder, config(folder), History.load(folder))
 
 
 def label(folder: Path) -> str:
-    return str(_json(folder / "config.json").get("label", ""))
+    return str(config(folder)["label"])
+
+
+@contextmanager
+def understood(paths: Sequence[str | Path]) -> Iterator[None]:
+    """Turn the errors that strange content of a run's files causes in this block into one that names the folders."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"{', '.join(map(str, paths))}: config.json or history.jsonl has content that fedkin did not write "
+            f"({type(error).__name__}: {error}). Restore it from a copy, or leave this run out."
+        ) from error
 
 
 # ---- the page's data
@@ -132,7 +147,9 @@ def _headline(runs: Sequence[Run]) -> dict[str, Any]:
 def answers(paths: Sequence[str | Path]) -> list[dict[str, Any]]:
     """What a comparison found for each of its clients; nothing for other folders."""
     files = [Path(path) / "comparison.json" for path in paths]
-    found: list[dict[str, Any]] = _json(files[0]).get("clients", []) if len(files) == 1 and files[0].exists() else []
+    found: list[dict[str, Any]] = (
+        read_json(files[0]).get("clients", []) if len(files) == 1 and files[0].exists() else []
+    )
     return found if len(found) <= MOST_ANSWERS else []
 
 
@@ -171,7 +188,7 @@ def _privacy(config: dict[str, Any], folder: Path) -> str:
     """The setting, with epsilon once the run is finished."""
     text = str(config["options"].get("privacy", ""))
     if text and (folder / "summary.json").exists():
-        found = _json(folder / "summary.json").get("privacy", {})
+        found = read_json(folder / "summary.json").get("privacy", {})
         if "epsilon" in found:
             text += f": ε = {found['epsilon']:.3g} at δ = {found['delta']:g}"
     return text
@@ -272,6 +289,8 @@ class _RunData:
             self._take(record)
         known = [client for table in self.about.values() for client in table]
         self.size = max([*known, -1]) + 1
+        if max(self.size, self.done) > len(run.history.records):  # each client and each round has a record
+            raise ValueError(f"{run.folder / 'history.jsonl'} is damaged: it has clients or rounds that never were.")
 
     def _take(self, record: Record) -> None:
         round, client, metric, value, scope = record

@@ -50,7 +50,7 @@ def verify(folder: Path, *names: str) -> bool:
         known = [name for name in names or files if name in files]
         there = [name for name in known if (folder / name).exists()]
         wrong = [name for name in there if digest_of(folder / name) != files[name]]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known, there, wrong = [], [], [NAME]
     if wrong and path.exists():  # else the run goes on just now, with more rounds
         raise Altered(

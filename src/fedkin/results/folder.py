@@ -263,7 +263,7 @@ def _names(path: Path) -> Iterator[str]:
 def _decoded(content: bytes) -> dict[str, Any]:
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -171,6 +171,24 @@ def _parsed(path: Path) -> Iterator[Record]:
             if not line.endswith(b"\n"):
                 return  # a run that goes on may be writing its last line just now
             try:
-                yield Record(**json.loads(line))
-            except (ValueError, TypeError) as error:
+                record = Record(**_DECODER.decode(line.decode()))
+            except (ValueError, TypeError, RecursionError) as error:
                 raise ValueError(f"Line {number} of {path} is damaged: {error}") from error
+            if not _sound(record):
+                raise ValueError(f"Line {number} of {path} is damaged: it is not a record of fedkin's.")
+            yield record
+
+
+# JSON has no NaN and infinity; Python's reader takes them all the same.
+_DECODER = json.JSONDecoder(parse_constant=lambda name: None)
+
+
+def _sound(record: Record) -> bool:
+    round, client, metric, _, scope = record
+    return (
+        type(round) is int
+        and round >= 0
+        and (client is None or (type(client) is int and client >= 0))
+        and isinstance(metric, str)
+        and isinstance(scope, str)
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -19,10 +20,11 @@ from fedkin.models.build import maker
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Data, Examples, Method, Model, Reply, Server, State, Training
 from fedkin.registry import load_path
-from fedkin.results.folder import Folder
+from fedkin.results import checksums
+from fedkin.results.folder import Folder, is_own
 from fedkin.results.history import History
 from fedkin.results.newcomer import with_newcomer
-from fedkin.results.store import load_state, write_bytes, write_json
+from fedkin.results.store import digest_of, load_state, read_json, write_bytes, write_json
 from fedkin.task import Task, from_config
 
 BATCH = 256
@@ -302,10 +304,19 @@ class Run:
             raise ValueError(
                 "This run kept no personal models (save_models=False): run it again with save_models=True."
             )
-        files: dict[str, str] = json.loads(index.read_text())
+        assert self.folder is not None
+        checksums.verify(self.folder, "models/index.json")
+        files = read_json(index)
         if name not in files:
             raise ValueError(f"This run has no personal model of {name}: it had left, or could not be measured.")
-        return load_file(index.parent / files[name])
+        file = f"models/{files[name]}"
+        if not is_own(file):
+            raise ValueError(f"{index} is damaged: restore it from a copy.")
+        checksums.verify(self.folder, file)
+        try:
+            return load_file(self.folder / file)
+        except SafetensorError as error:
+            raise ValueError(f"{self.folder / file} is damaged ({error}): restore it from a copy.") from None
 
     def _network(self) -> Network:
         stored = self.folder / "models" / FROZEN if self.folder is not None else None
@@ -342,15 +353,20 @@ def load(folder: str | Path, *, method: Method | None = None, model: Any = None)
     in config.json (defined in a notebook, or in a file that has moved)."""
     path = Path(folder)
     config = _read(path / "config.json", path)
+    for part in ("method", "model", "inputs", "options", "training"):
+        if not isinstance(config.get(part), dict):
+            raise ValueError(f"{path / 'config.json'} has no '{part}': this is not the folder of a finished run.")
     summary, state, history = {}, {}, History()
     if "joined" not in config:  # a newcomer's folder has its model alone
         summary = _read(path / "summary.json", path)
         manifest = _read(path / "checkpoint" / "manifest.json", path)
-        state = load_state(path / "checkpoint" / manifest["server"])
+        state = _state(path / "checkpoint", manifest)
         history = History.load(path)
     if method is None:
         fields = dict(config["method"])
         kind = _imported(fields.pop("class"), "method")
+        if not (isinstance(kind, type) and issubclass(kind, Method)):
+            raise ValueError(f"{path / 'config.json'} is damaged: {config['method']['class']} is not a method.")
         method = kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
     about, inputs = config["model"], config["inputs"]
     source = model if model is not None else about["name"]
@@ -380,12 +396,20 @@ def inputs_of(federation: Any) -> dict[str, Any]:
 def _read(path: Path, folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"{folder} is not the folder of a finished run: it has no {path.relative_to(folder)}.")
-    try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise ValueError(f"{path} is damaged: it is not JSON. Run the same command again to make it anew.") from None
-    assert isinstance(content, dict)
+    content = read_json(path)
+    checksums.verify(folder, str(path.relative_to(folder)))
     return content
+
+
+def _state(place: Path, manifest: dict[str, Any]) -> State:
+    """The server's state that a manifest names, verified."""
+    name = str(manifest.get("server"))
+    if not is_own(f"checkpoint/{name}"):
+        raise ValueError(f"{place / 'manifest.json'} is damaged: restore it from a copy.")
+    expected = manifest.get("digests", {}).get(name)
+    if expected is not None and digest_of(place / name) != expected:
+        raise ValueError(f"{place / name} is damaged: it is not as it was written. Restore it from a copy.")
+    return load_state(place / name)
 
 
 def _imported(target: str, what: str) -> Any:

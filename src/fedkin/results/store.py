@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,33 @@ def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
     write_bytes(path, (json.dumps(value, indent=2, default=float) + "\n").encode(), durable=durable)
 
 
+def read_json(path: Path, constant: Callable[[str], Any] | None = None) -> dict[str, Any]:
+    """The object in a JSON file that fedkin wrote. Raises a ValueError that names the file if it is damaged.
+
+    `constant` makes a value from the names NaN, Infinity and -Infinity, which are numbers otherwise.
+    """
+    try:
+        value = json.loads(path.read_bytes(), parse_constant=constant)
+    except RecursionError:
+        raise ValueError(f"{path} is damaged: it is nested too deeply. Restore it from a copy.") from None
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged: it is not JSON ({type(error).__name__}: {error}). Restore it from a copy."
+        ) from None
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{path} is damaged: it contains a {type(value).__name__}, not an object. Restore it from a copy."
+        )
+    return value
+
+
 def relabel(folder: Path, label: str) -> None:
     """Give a run another label in tables and figures. A finished run is not run again for that."""
     from fedkin.results import checksums
 
     for name, key in (("config.json", "label"), ("summary.json", "method")):
-        content = json.loads((folder / name).read_text())
-        if content[key] != label:
+        content = read_json(folder / name)
+        if content.get(key) != label:
             checksums.verify(folder, name)
             write_json(folder / name, {**content, key: label})
             checksums.renew(folder, name)
@@ -106,7 +127,7 @@ def load_state(path: Path) -> State:
             tree = json.loads(f.metadata()["state"])
             # Copies: in the file, arrays may be unaligned, which changes BLAS rounding.
             state = _unpack(tree, {name: f.get_tensor(name).clone() for name in f.keys()})  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(f"Cannot read the state in {path}: {error}") from error
     if not isinstance(state, dict):
         raise StorageError(f"Cannot read the state in {path}: it holds a {type(state).__name__}")

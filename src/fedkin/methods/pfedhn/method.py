@@ -158,7 +158,7 @@ class PFedHN(Method):
             reply = self.local(client._replace(seed=client.seed + step), message)
             client = client._replace(state=reply.state)
             slope = pulled_back(state["net"], values["v"], torch.tensor([0]), reply.body[0][None])["embeddings"]
-            (short,) = clipped([slope], self.clip)
+            (short,) = clipped([slope], self.server_clip)
             values, velocity = sgd_step(
                 values, velocity, {"v": short}, lr=self.server_lr, momentum=self.server_momentum, weight_decay=0.0
             )
