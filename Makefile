@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check slow sites flaky package audit browser clean
+.PHONY: demo test check slow sites flaky package docs audit browser clean
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -61,5 +61,15 @@ package: $(READY)
 	  cd "$$folder/empty" && ../venv/bin/fedkin demo && \
 	  ../venv/bin/python -c "from importlib import resources; assert (resources.files('fedkin') / 'py.typed').is_file()"
 
+# The documentation as a site in site/: it can be read from the disk and searched without a network. Warnings are errors.
+DOCS_READY := .venv/.docs-ready
+$(DOCS_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in site/index.html"
+
 clean:
-	rm -rf .venv runs dist
+	rm -rf .venv runs dist site

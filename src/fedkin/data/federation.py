@@ -151,6 +151,16 @@ class Federation:
         """One example, to build a network for."""
         return self.examples(0, self.splits[0].train[:1]).x
 
+    def __repr__(self) -> str:
+        about = self.description
+        return f"<Federation of {len(self)} clients: data {about.get('data')}, partition {about.get('partition')}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from fedkin.report import notebook
+
+        return notebook.federation(self)
+
     def fingerprint(self) -> str:
         """A hash of all examples, labels and splits: it tells own data apart, and data sets that changed on disk."""
         digest = hashlib.blake2b(digest_size=8)

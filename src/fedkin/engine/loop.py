@@ -25,6 +25,7 @@ from fedkin.engine.evaluation import evaluate_all, models_complete
 from fedkin.engine.options import RESUMABLE, Options, settled
 from fedkin.engine.pool import Pool
 from fedkin.engine.presence import Presence
+from fedkin.engine.progress import automatic
 from fedkin.engine.quarantine import sound
 from fedkin.engine.recorder import Recorder, plain
 from fedkin.engine.round import Engine, NoReplies, RoundClients, RunContext
@@ -72,7 +73,7 @@ def run(
     `settings` are fields of `Options` (rounds, participation, seed, …) and of `Training` (lr, epochs, batch_size, …).
     `task` says what is learned: by default a classification, or a regression where the data has numbers to predict.
     With `out`, a stopped run goes on from its last checkpoint; `fresh` starts over. `connect` makes an engine of your
-    own in place of `options.engine`.
+    own in place of `options.engine`. Without `trackers` a run shows a progress bar in a notebook, nothing elsewhere.
     """
     if isinstance(method, str):
         from fedkin.methods import method as by_name
@@ -112,7 +113,8 @@ def run(
             folder = owned.path
             if fresh:
                 owned.clear()
-        loop = Loop(spec, options, config, Checkpoint.open(folder, config, RESUMABLE), make, trackers, out is not None)
+        watching = trackers or automatic(str(config["label"]))
+        loop = Loop(spec, options, config, Checkpoint.open(folder, config, RESUMABLE), make, watching, out is not None)
         stack.callback(loop.close)
         if (result := loop.finished()) is not None:
             return result

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html import escape
+from importlib import import_module
 from typing import Any
 
 from rich.console import Console
@@ -56,6 +59,42 @@ class Terminal(Tracker):
 
     def finish(self, summary: dict[str, Any]) -> None:
         self._progress.stop()
+
+
+class Notebook(Tracker):
+    """A bar in a notebook, drawn by the browser. It needs IPython, which a notebook has, and no widgets."""
+
+    def __init__(self, label: str) -> None:
+        display = import_module("IPython.display")
+        self._html, self._label, self._total, self._warned = display.HTML, label, 1, 0
+        self._shown = display.display(display.HTML(""), display_id=True)
+
+    def start(self, config: dict[str, Any], done: int) -> None:
+        self._total = config["options"]["rounds"]
+        self._draw(done)
+
+    def round(self, round: int, metrics: dict[str, float]) -> None:
+        loss = f", loss {metrics['personal_loss']:.3f}" if "personal_loss" in metrics else ""
+        self._draw(round, loss)
+
+    def warn(self, text: str) -> None:
+        self._warned += 1
+        if self._warned <= WARNINGS:
+            print(f"{self._label}: {text}")
+
+    def _draw(self, done: int, text: str = "") -> None:
+        bar = f'<progress value="{done}" max="{self._total}"></progress>'
+        self._shown.update(self._html(f"<div>{escape(self._label)} {bar} {done} of {self._total} rounds{text}</div>"))
+
+
+def automatic(label: str) -> list[Tracker]:
+    """The tracker of a run that was given none: a bar in a notebook, nothing elsewhere."""
+    if "IPython" not in sys.modules:
+        return []
+    kernel = (
+        type(sys.modules["IPython"].get_ipython()).__name__ == "ZMQInteractiveShell"
+    )  # a notebook, not IPython in a terminal
+    return [Notebook(label)] if kernel else []
 
 
 @contextmanager

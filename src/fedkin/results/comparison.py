@@ -143,6 +143,12 @@ class Comparison:
             parts += [sites_tables.markdown(self).rstrip(), "\n".join(f"- {site.advice}" for site in self.sites)]
         return "\n\n".join(parts) + "\n"
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from fedkin.report import notebook
+
+        return notebook.comparison(self)
+
     def to_json(self) -> dict[str, Any]:
         headline = {"metric": self.metric, "higher_is_better": self.higher_is_better, "percent": self.percent}
         return {

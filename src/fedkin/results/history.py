@@ -154,6 +154,15 @@ class History:
     def rounds(self, metric: str = "personal", scope: str = ALL) -> list[int]:
         return sorted({record.round for record in self.select(metric, scope=scope)})
 
+    def __repr__(self) -> str:
+        return f"<History: {sum(1 for _ in self)} records>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from fedkin.report import notebook
+
+        return notebook.history(self)
+
     def to_pandas(self) -> Any:
         """A data frame with the columns round, client, metric, value, scope."""
         try:

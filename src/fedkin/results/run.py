@@ -102,6 +102,19 @@ class Run:
     def task(self) -> Task:
         return from_config(self.config["task"])
 
+    def __repr__(self) -> str:
+        if not self.summary:
+            return f"<Run of {self.config['label']}: the model of the newcomer {', '.join(self.clients)}>"
+        headline, mean = self.summary["headline"], self.summary["personal"]["mean"]
+        shown = f"{mean:.2%}" if headline["percent"] else f"{mean:.4g}"
+        return f"<Run of {self.summary['method']}: {len(self.clients)} clients, {headline['metric']} {shown}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from fedkin.report import notebook
+
+        return notebook.run(self)
+
     # ---- use
     def model(self, client: str | int) -> PersonalModel:
         """The personal model of a client, by its name or number."""
