@@ -86,7 +86,7 @@ class Privacy:
         if functions:
             raise ValueError(
                 f"privacy='{self.level}:…' cannot cover {type(method).__name__}: the shapes of what {functions[0]} "
-                "sends may depend on the client's data. Take a method that sends models alone, such as fedavg or fedcedar."
+                "sends may depend on the client's data. Take one that sends models alone, such as fedavg or fedcedar."
             )
 
     # ---- at a client
