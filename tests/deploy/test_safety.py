@@ -66,6 +66,11 @@ def test_scores_are_those_of_the_task():
     task = Classification(metrics=("accuracy", "auc", "log_loss"), headline="auc")
     scores = {"personal": 0.9, "personal_accuracy": 0.8, "personal_log_loss": 3.0, "received_loss": 2.0}
     assert codec.decode_answer(codec.encode_answer(GOOD, (), scores), task)[2] == scores
+    told = {"personal": 0.5, "model_weight_of_own": 0.25}  # what a method says of a personal model
+    assert codec.decode_answer(codec.encode_answer(GOOD, (), told))[2] == told
+    many = {f"model_{'x' * k}": 0.0 for k in range(1, 25)}
+    with pytest.raises(Malformed, match="the score model_"):
+        codec.decode_answer(codec.encode_answer(GOOD, (), many))
     with pytest.raises(Malformed, match="the score personal_accuracy"):
         codec.decode_answer(codec.encode_answer(GOOD, (), scores))
     with pytest.raises(Malformed, match="must lie in"):

@@ -6,6 +6,7 @@ Both sides check what they receive, because neither has a reason to trust the ot
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from math import isfinite, prod
 from typing import Any, NamedTuple, cast, get_type_hints
@@ -32,6 +33,8 @@ MOST_SECONDS = 1e8
 MOST_ROUNDS = 10**7
 MOST_TEXT = 2000  # characters of an error or of notes
 LARGEST_SCORE = 1e30
+DESCRIBED = re.compile(r"model_[a-z][a-z0-9_]{0,39}")  # what a method says of a personal model (`describe_personal`)
+MOST_DESCRIBED = 20
 MOST_STATISTICS = 10**6  # characters
 
 
@@ -82,6 +85,8 @@ class Answer(NamedTuple):
     """One on each line."""
     released: int = 0
     """How often this looked at the site's data through noise (`--privacy`)."""
+    one_class: bool = False
+    """Does the personal model predict the same class for every test example?"""
 
 
 class SiteInfo(NamedTuple):
@@ -207,6 +212,8 @@ def decode_answer(record: RecordDict, task: Task | None = None) -> tuple[Answer,
         raise Malformed("The reply has no scores.")
     ranges = _score_ranges(task or Classification())
     scores: dict[str, float] = {}
+    described = [name for name in marks if name not in ranges and DESCRIBED.fullmatch(name)]
+    ranges |= dict.fromkeys(described[:MOST_DESCRIBED], (-LARGEST_SCORE, LARGEST_SCORE))
     for name, value in marks.items():
         if name not in ranges or type(value) is not float:
             raise Malformed(f"The reply has the score {name}; known are numbers named {', '.join(ranges)}.")

@@ -353,7 +353,7 @@ class Deployment:
         task = ask.task
         ask.outcome = Outcome(
             task.position, task.client, body, answer.has_state, scores, answer.flops, answer.seconds, answer.error,
-            model=answer.model, notes=notes, released=answer.released,
+            model=answer.model, notes=notes, released=answer.released, one_class=answer.one_class,
         )  # fmt: skip
 
     def _outcome(self, ask: Ask) -> Outcome:

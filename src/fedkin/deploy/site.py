@@ -289,6 +289,7 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
         model=outcome.model,
         notes="\n".join(notes)[:MOST_TEXT],
         released=outcome.released,
+        one_class=outcome.one_class,
     )
     return made, outcome
 
