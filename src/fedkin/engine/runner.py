@@ -209,9 +209,10 @@ class ClientRunner:
         """What a hostile client sends. If it chose among several models, it starts from the one it chose."""
         method = self.spec.method
         starts = references(message, body, method.from_zero)
-        if body and starts[0] is None and 0 not in method.from_zero:
+        if body and 0 not in method.from_zero:
             received = method.received(client, message)
-            starts[0] = received if isinstance(received, Tensor) and received.shape == body[0].shape else None
+            if isinstance(received, Tensor) and received.shape == body[0].shape:
+                starts[0] = received
         return attack.body(body, starts, client.seed)
 
     def _client(self, work: Work, round: int) -> Client:
