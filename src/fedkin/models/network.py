@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -111,25 +111,23 @@ class Network:
         self.task = task or Classification()
         self._names = dict(module.named_modules())
         self.layout = _layout(module, head)
-        self.flat = torch.empty(self.layout.size)
         self.parameters: list[nn.Parameter] = []
         self.views: list[Tensor] = []
         self._counters = [b for b in module.buffers() if not b.is_floating_point()]
         self._counter_start = [b.clone() for b in self._counters]
-        parameters = dict(module.named_parameters())
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        values = [(parameters | buffers)[piece.name].detach().reshape(-1) for piece in self.layout.pieces]
+        self.flat = torch.cat(values)  # on the device of the module
         for piece in self.layout.pieces:
             view = self.flat[piece.start : piece.stop].view(piece.shape)
             if piece.name in parameters:
                 parameter = parameters[piece.name]
-                view.copy_(parameter.detach())
                 parameter.data = view
                 self.parameters.append(parameter)
                 self.views.append(view)
             else:
                 owner, _, name = piece.name.rpartition(".")
-                buffers = self._names[owner]._buffers
-                view.copy_(buffers[name])
-                buffers[name] = view
+                self._names[owner]._buffers[name] = view
         for name in self.layout.frozen if frozen is not None else ():
             parameters[name].data = frozen[name]  # type: ignore[index]
         self.frozen_parameters = {name: parameters[name].detach() for name in self.layout.frozen}
@@ -142,6 +140,8 @@ class Network:
             None if self.layout.frozen else getattr(module, "gradients", None)
         )
         self._head: nn.Module = self._names[self.layout.layers[self.layout.head_layer].name]
+        self.autocast: Callable[[], AbstractContextManager[Any]] | None = None
+        """Mixed precision of the module's passes; losses, gradients and vectors stay float32."""
         self.forward_flops, self.training_flops = _flops(self, example)
         self.cost = 0.0
 
@@ -179,13 +179,17 @@ class Network:
 
     def __call__(self, x: Tensor) -> Tensor:
         self.cost += len(x) * (self.training_flops if torch.is_grad_enabled() else self.forward_flops)
-        return self.module(x)  # type: ignore[no-any-return]
+        if self.autocast is None:
+            return self.module(x)  # type: ignore[no-any-return]
+        with self.autocast():
+            return self.module(x).float()  # type: ignore[no-any-return]
 
     def gradients(self, x: Tensor, y: Tensor, loss: Loss | None, parameters: list[nn.Parameter]) -> list[Tensor]:
         """Gradient of the loss (the task's where None) on a batch, for these parameters."""
         if (
             loss is None
             and self._closed is not None
+            and self.autocast is None
             and self.task.is_cross_entropy
             and len(parameters) == len(self.parameters)
         ):
@@ -221,13 +225,16 @@ class Network:
             logits = self(x)
         finally:
             handle.remove()
-        return caught[0], logits
+        return (caught[0] if self.autocast is None else caught[0].float()), logits
 
     def features(self, x: Tensor) -> Tensor:
         return self.split(x)[0]
 
     def head(self, features: Tensor) -> Tensor:
-        return self._head(features)  # type: ignore[no-any-return]
+        if self.autocast is None:
+            return self._head(features)  # type: ignore[no-any-return]
+        with self.autocast():
+            return self._head(features).float()  # type: ignore[no-any-return]
 
     @contextmanager
     def frozen(self, positions: Tensor) -> Any:
