@@ -67,6 +67,8 @@ class Tagged(torch.Tensor):
                 return func(args[0].inside, **kwargs)
             kwargs["device"] = torch.device("cpu")
         name = func.name()
+        if func is torch.ops.aten.clamp_min_.Tensor and args[1].is_meta:
+            args = (args[0], torch.tensor(1e-8, device="cpu"))  # the eps of F.cosine_similarity
         if any(isinstance(a, torch.Tensor) and not isinstance(a, Tagged) and a.is_meta for a in tree_flatten(args)[0]):
             raise NotImplementedError(f"{name}: PyTorch made a tensor on `meta` itself, whose numbers are lost")
         if func not in COPIES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -136,9 +137,10 @@ class Network:
         """The common initial model: every client can make it from the run's seed, so it need not travel."""
         self.needs_pairs = any(isinstance(m, _BatchNorm) for m in module.modules())
         # a module's own gradients are of all its parameters
-        self._closed: Callable[[Tensor, Tensor], list[Tensor]] | None = (
+        self._closed: Callable[..., list[Tensor]] | None = (
             None if self.layout.frozen else getattr(module, "gradients", None)
         )
+        self._slopes = {"out": self.pieces(torch.empty_like(self.trainable))} if _takes_out(self._closed) else {}
         self._head: nn.Module = self._names[self.layout.layers[self.layout.head_layer].name]
         self.autocast: Callable[[], AbstractContextManager[Any]] | None = None
         """Mixed precision of the module's passes; losses, gradients and vectors stay float32."""
@@ -185,7 +187,8 @@ class Network:
             return self.module(x).float()  # type: ignore[no-any-return]
 
     def gradients(self, x: Tensor, y: Tensor, loss: Loss | None, parameters: list[nn.Parameter]) -> list[Tensor]:
-        """Gradient of the loss (the task's where None) on a batch, for these parameters."""
+        """Gradient of the loss (the task's where None) on a batch, for these parameters. The next call may write over
+        it."""
         if (
             loss is None
             and self._closed is not None
@@ -194,7 +197,7 @@ class Network:
             and len(parameters) == len(self.parameters)
         ):
             self.cost += len(x) * self.training_flops
-            return self._closed(x, y)
+            return self._closed(x, y, **self._slopes)
         value = self.task.loss(self(x), y) if loss is None else loss(self, x, y)
         slopes = torch.autograd.grad(value, parameters, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, parameters)]
@@ -267,6 +270,11 @@ def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return make()
+
+
+def _takes_out(function: Callable[..., Any] | None) -> bool:
+    """Can the function write its result to memory that it is given?"""
+    return function is not None and "out" in inspect.signature(function).parameters
 
 
 def _layout(module: nn.Module, head: str | None) -> Layout:
