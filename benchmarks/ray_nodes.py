@@ -46,7 +46,10 @@ print("bits", digest, "dropped", dropped, flush=True)
 
 
 def within(name: str, *command: str, **options: object) -> subprocess.Popen[str]:
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+    # on a busy machine Ray's own processes take longer to start than it waits
+    patient = {"raylet_start_wait_time_s": "600", "agent_register_timeout_ms": "600000"}
+    patient |= {"worker_register_timeout_seconds": "600", "USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **{f"RAY_{k}": v for k, v in patient.items()}}
     return subprocess.Popen(["ip", "netns", "exec", name, *command], env=environment, text=True, **options)
 
 
@@ -88,7 +91,7 @@ def ray(folder: Path, number: int) -> None:
         words += [f"--address={ADDRESSES[0]}:{PORT}", "--num-cpus=1"]
     command = str(Path(sys.executable).parent / "ray")
     done = within(NAMES[number], command, "start", *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    text, _ = done.communicate(timeout=300)
+    text, _ = done.communicate(timeout=600)
     if done.returncode:
         raise SystemExit(f"ray start failed in {NAMES[number]}:\n{text}")
 

@@ -185,10 +185,17 @@ class Ray(Scheduler):
 
     def replace(self, worker: int) -> None:
         self._ray.kill(self._workers[worker].actor)
+        others = len(self._workers) - len(self.retired) - 1
+        if others and self._ray.cluster_resources().get("CPU", 0) < others + 1:  # a machine has left the cluster
+            self.retired.add(worker)
+            self._workers[worker].promises.clear()
+            return
         (self._workers[worker],) = self._start(1)
 
     def close(self) -> None:
-        for worker in self._workers:
+        for number, worker in enumerate(self._workers):
+            if number in self.retired:
+                continue
             workers = idle()
             if worker.promises or workers is None or self._gpus:
                 self._ray.kill(worker.actor)
