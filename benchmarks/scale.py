@@ -2,8 +2,8 @@
 
     python benchmarks/scale.py [--clients 10000] [--methods fedavg ditto]
 
-The same number of participants out of as few clients as that is the comparison: a round must not cost more. Methods whose
-server keeps a model of every client (FedAMP, pFedGAT, SFL, ...) need clients x parameters x 4 bytes at the server: they
+The comparison is the same number of participants out of no more clients than that: a round must not cost more. Methods
+whose server keeps a model of every client (FedAMP, pFedGAT, SFL, ...) need clients x parameters x 4 bytes there: they
 are not for this size.
 """
 
