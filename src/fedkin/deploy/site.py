@@ -33,6 +33,8 @@ from fedkin.data.preprocess import Fit, Preprocessing
 from fedkin.deploy.codec import MOST_TEXT, Answer, Malformed, Request, SiteInfo, decode_request, encode_answer
 from fedkin.deploy.plan import NAME, Plan, read
 from fedkin.engine.costs import nbytes
+from fedkin.engine.device import names as device_names
+from fedkin.engine.device import open_device
 from fedkin.engine.runner import ClientRunner, Evaluation, Outcome, RunSpec, Task, Work
 from fedkin.models.build import maker, resolve
 from fedkin.protocol import Message, is_client_function
@@ -77,6 +79,8 @@ class SiteConfig:
     """Fraction of the examples used for validation."""
     threads: int = 1
     """Of PyTorch. With 1, results are the same to the bit as in a simulation."""
+    device: str = "cpu"
+    """Where the site computes: cpu, cuda, cuda:0, mps, or auto. Of several devices the first is used."""
     data_dir: str = ""
     """Built-in data: folder of its files."""
     partition: str = "dirichlet"
@@ -269,7 +273,8 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     else:
         new_state = None
         work = Evaluation(request.round - 1, 0, request.number, before, place if request.models else None)
-    outcome = ClientRunner(spec, config.threads).perform(work, message)
+    device = open_device(device_names(config.device)[0])
+    outcome = ClientRunner(spec, config.threads, device).perform(work, message)
     if outcome.unmeasured:
         notes.append(f"could not be measured: {outcome.unmeasured}")
     if outcome.has_state and new_state is not None:
