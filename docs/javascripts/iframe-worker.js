@@ -8,6 +8,10 @@ if (location.protocol === "file:") {
       this.frame = document.createElement("iframe");
       this.frame.hidden = true;
       document.body.append(this.frame);
+      const page = this.frame.contentDocument;
+      page.open(); // Firefox would otherwise replace the empty page later, and lose what was put into it
+      page.write("<!doctype html><body></body>");
+      page.close();
       const inside = this.frame.contentWindow;
       inside.postMessage = (data) => this.arrived(data);
       inside.importScripts = async (...urls) => {
