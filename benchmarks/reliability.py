@@ -284,8 +284,8 @@ def _drops_text(found: Found) -> str:
     header = ["method", "clean", "30 % lost", "mixed", "replies dropped: 30 % lost", "mixed", "of them quarantined"]
     return (
         f"## Unreliable clients\n\nMean personal accuracy in %, {found['seeds']} seeds, {found['rounds']} rounds, "
-        f"digits, {found['clients']['clients']} clients, Dirichlet {found['clients']['alpha']} ({found['date']}). 30 % lost: "
-        f"`--faults {found['plans']['drop']}`; mixed: `--faults {found['plans']['mixed']}`. Every run ended with all "
+        f"digits, {found['clients']['clients']} clients, Dirichlet {found['clients']['alpha']} ({found['date']}). "
+        f"30 % lost: `--faults {found['plans']['drop']}`; mixed: `--faults {found['plans']['mixed']}`. Every run ended with all "
         "clients measured. Clients have some 18 test examples each and there are few seeds, so differences of a point "
         "or two mean nothing.\n\n" + markdown(header, rows)
     )

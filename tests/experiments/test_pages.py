@@ -30,7 +30,7 @@ def pages():
 
 
 def made_of_cells(page, mark):
-    """A page is held against the cells from the first time that it is made of them. Until then it says that it is old."""
+    """A page is held against the cells once it is made of them. Until then it says that it is old."""
     if f"<!-- {mark} -->" not in page:
         assert "**Measured with fedkin 0.1**" in page
         pytest.skip("the page shows earlier results, and says so")
