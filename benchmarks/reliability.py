@@ -286,8 +286,8 @@ def _drops_text(found: Found) -> str:
         f"## Unreliable clients\n\nMean personal accuracy in %, {found['seeds']} seeds, {found['rounds']} rounds, "
         f"digits, {found['clients']['clients']} clients, Dirichlet {found['clients']['alpha']} ({found['date']}). "
         f"30 % lost: `--faults {found['plans']['drop']}`; mixed: `--faults {found['plans']['mixed']}`. Every run "
-        "ended with all clients measured. Clients have some 18 test examples each and there are few seeds, so differences of a point "
-        "or two mean nothing.\n\n" + markdown(header, rows)
+        "ended with all clients measured. Clients have some 18 test examples each and there are few seeds, so "
+        "differences of a point or two mean nothing.\n\n" + markdown(header, rows)
     )
 
 
