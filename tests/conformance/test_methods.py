@@ -75,6 +75,7 @@ NAMES = [
     "fedcp",
     "gpfl",
     "kin",
+    "kin-lite",
 ]
 
 

@@ -56,6 +56,8 @@ def start(spawn, tmp_path) -> Callable[..., subprocess.Popen[str]]:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+            # a run started by nohup goes on after SIGHUP; these are not, even where the tests are
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
 
     return start

@@ -12,10 +12,10 @@ import pytest
 import fedkin
 from fedkin.engine import checkpoint as checkpoints
 from fedkin.engine.checkpoint import Checkpoint, Damaged
-from fedkin.results import store
+from fedkin.results import files, store
 from fedkin.results.checksums import Altered
+from fedkin.results.files import StorageError
 from fedkin.results.history import History
-from fedkin.results.store import StorageError
 
 
 @pytest.fixture(scope="module")
@@ -199,10 +199,10 @@ def test_a_kill_at_any_write(fed, tmp_path, whole, monkeypatch, write):
         if count == write:
             raise Killed
 
-    monkeypatch.setattr(store.os, "replace", dying)
+    monkeypatch.setattr(files.os, "replace", dying)
     with pytest.raises(Killed):
         fedkin.run("ditto", fed, rounds=6, out=tmp_path / "run", **{**SETTINGS, "engine": "serial"})
-    monkeypatch.setattr(store.os, "replace", replace)
+    monkeypatch.setattr(files.os, "replace", replace)
     play(fed, tmp_path / "run")
     assert results(tmp_path / "run") == results(whole)
 
@@ -248,7 +248,7 @@ def test_a_full_disk_stops_the_run_and_no_client_is_blamed(fed, tmp_path, whole,
             raise OSError(28, "No space left on device")
         return replace(source, target, **kwargs)
 
-    monkeypatch.setattr(store.os, "replace", no_space)
+    monkeypatch.setattr(files.os, "replace", no_space)
     with pytest.raises(StorageError, match="No space left on device"):
         play(fed, tmp_path / "run", engine=engine)
     assert not any(row.metric in ("dropped", "unmeasured") for row in History.load(tmp_path / "run" / "history.jsonl"))

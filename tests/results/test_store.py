@@ -13,7 +13,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.results.store import equal, load_state, save_state, write_bytes, write_json
+from fedkin.results.files import write_bytes, write_json
+from fedkin.results.store import equal, load_state, save_state
 
 DTYPES = [
     torch.float32,

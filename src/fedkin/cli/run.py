@@ -50,7 +50,7 @@ def command(words: list[str]) -> int:
     from fedkin.engine.loop import run
     from fedkin.methods import method
     from fedkin.registry import parse_label
-    from fedkin.results.store import relabel
+    from fedkin.results.files import relabel
 
     name, fields = parse_label(label)
     if config.methods and parse_label(config.methods[0])[0] == name:

@@ -153,8 +153,8 @@ def _kept_trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
     out = flags.output.out
     if out is None:
         return _trials(label, plans, flags)
+    from fedkin.results.files import write_json
     from fedkin.results.folder import Folder
-    from fedkin.results.store import write_json
 
     with Folder(out, "sweep"):
         trials = _trials(label, plans, flags)

@@ -156,8 +156,8 @@ def _kept(label: str, method: Any, space: Mapping[str, Range], flags: Any) -> li
     out = flags.output.out
     if out is None:
         return _search(label, method, space, flags, None)
+    from fedkin.results.files import write_json
     from fedkin.results.folder import Folder
-    from fedkin.results.store import write_json
 
     with Folder(out, "tune") as folder:
         if flags.output.fresh:

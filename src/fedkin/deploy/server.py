@@ -38,9 +38,9 @@ from fedkin.engine.loop import run
 from fedkin.engine.runner import Evaluation, Outcome, RunSpec, Task, Work
 from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Data, Examples, Message
+from fedkin.results.files import write_json
 from fedkin.results.folder import prepare
 from fedkin.results.run import Run
-from fedkin.results.store import write_json
 
 PAUSE = 0.1  # seconds between two looks for replies
 SILENCE = 5.0  # seconds without an answer of the superlink that are worth a note

@@ -39,8 +39,8 @@ from fedkin.engine.runner import ClientRunner, Evaluation, Outcome, RunSpec, Tas
 from fedkin.models.build import maker, resolve
 from fedkin.protocol import Message, is_client_function
 from fedkin.registry import qualified
+from fedkin.results.files import write_bytes, write_json
 from fedkin.results.run import inputs_of
-from fedkin.results.store import write_bytes, write_json
 from fedkin.robust.privacy import Privacy
 
 RUN = re.compile(r"[0-9a-f]{16}")

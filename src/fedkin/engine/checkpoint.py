@@ -20,8 +20,9 @@ import numpy as np
 from fedkin.engine.options import Options
 from fedkin.protocol import State, Training
 from fedkin.results import checksums
+from fedkin.results.files import StorageError, digest, digest_of, read_json, sync, write_json
 from fedkin.results.folder import is_own, own_files
-from fedkin.results.store import StorageError, digest, digest_of, load_state, read_json, save_state, sync, write_json
+from fedkin.results.store import load_state, save_state
 
 VERSION = 2
 Manifest = dict[str, Any]

@@ -10,10 +10,10 @@ from torch import Tensor
 from fedkin.engine.round import RunContext, explain, stop_at_own_faults
 from fedkin.engine.runner import Evaluation
 from fedkin.protocol import State
+from fedkin.results.files import write_json
 from fedkin.results.folder import is_own
 from fedkin.results.history import ALL
 from fedkin.results.run import FROZEN
-from fedkin.results.store import write_json
 
 
 def evaluate_all(

@@ -39,10 +39,10 @@ from fedkin.models.network import Network
 from fedkin.protocol import Method, Server, State, Training, needs_plain_sgd
 from fedkin.registry import qualified
 from fedkin.results import checksums
+from fedkin.results.files import StorageError, read_json, write_bytes, write_json
 from fedkin.results.folder import Folder
 from fedkin.results.history import History
 from fedkin.results.run import FROZEN, Run, in_memory, inputs_of
-from fedkin.results.store import StorageError, read_json, write_bytes, write_json
 from fedkin.results.summary import summarize
 from fedkin.robust.privacy import Privacy
 from fedkin.task import Task, task_of

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedkin.engine.round import NoReplies, RoundClients
 from fedkin.engine.runner import ClientError, reach
 from fedkin.protocol import Method, State, UnusableReplies
-from fedkin.results.store import StorageError
+from fedkin.results.files import StorageError
 from fedkin.results.summary import QUARANTINED
 
 Clients = tuple[int, ...]

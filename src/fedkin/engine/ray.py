@@ -25,7 +25,7 @@ from fedkin.engine.ray_cluster import START_LIMIT, by_value, cluster, idle, on_l
 from fedkin.engine.runner import ClientRunner, Evaluation, Outcome, RunSpec, Task, Work, memory_of
 from fedkin.engine.scheduler import Line, Scheduler, WorkerDied
 from fedkin.protocol import Message
-from fedkin.results.store import write_bytes
+from fedkin.results.files import write_bytes
 
 __all__ = ["Ray", "cluster", "on_loopback"]
 

@@ -19,8 +19,9 @@ from fedkin.engine.recorder import Recorder
 from fedkin.engine.runner import ClientError, Outcome, RunSpec, Task, Work, client_seed, reach
 from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Message, Method, Replies, Reply, Server, State, is_client_function
+from fedkin.results.files import StorageError
 from fedkin.results.history import PARTICIPANTS
-from fedkin.results.store import StorageError, equal
+from fedkin.results.store import equal
 from fedkin.results.summary import QUARANTINED
 from fedkin.robust.attacks import Attack
 from fedkin.robust.defenses import Defense

@@ -23,7 +23,8 @@ from fedkin.engine.faults import spoiled
 from fedkin.engine.workspace import Workspace
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Data, Examples, Message, Method, Model, Reply, State, Training
-from fedkin.results.store import StorageError, load_state, save_state, write_bytes
+from fedkin.results.files import StorageError, write_bytes
+from fedkin.results.store import load_state, save_state
 from fedkin.robust.attacks import Attack
 from fedkin.robust.privacy import Privacy, PrivateData
 from fedkin.robust.updates import references

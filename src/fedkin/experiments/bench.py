@@ -188,7 +188,7 @@ def write(found: Board, out: Path) -> list[Path]:
     """The leaderboard as JSON, Markdown, two figures and an interactive page."""
     from fedkin.experiments.board_page import write_page
     from fedkin.experiments.leaderboard import critical_difference, pareto
-    from fedkin.results.store import write_json
+    from fedkin.results.files import write_json
 
     out.mkdir(parents=True, exist_ok=True)
     made = [out / "leaderboard.json", out / "leaderboard.md"]

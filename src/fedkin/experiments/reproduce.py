@@ -11,6 +11,7 @@ from fedkin.experiments.cells import FOLDER, Cells, Job
 from fedkin.experiments.declare import SCALES, Item
 from fedkin.experiments.outcome import VERDICTS, Outcome
 from fedkin.experiments.papers import PAPERS, find, items
+from fedkin.results.files import write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,8 +63,6 @@ def store_of(cells: Path | None, scale: str, out: Path) -> Cells:
 
 def write(outcome: Outcome, out: Path) -> list[Path]:
     """The outcome as JSON, Markdown and picture."""
-    from fedkin.results.store import write_json  # it imports torch, and --list should not wait for that
-
     out.mkdir(parents=True, exist_ok=True)
     stem = out / f"{outcome.name.replace('/', '-')}-{outcome.scale}"
     made = [stem.with_suffix(".json"), stem.with_suffix(".md")]

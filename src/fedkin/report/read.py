@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.results.files import read_json
 from fedkin.results.history import ALL, PARTICIPANTS, History, Record
-from fedkin.results.store import read_json
 from fedkin.results.summary import ACCURACY
 
 REFERENCE = "local"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedkin.results.files import digest, digest_of, sync, write_json
 from fedkin.results.folder import is_own
-from fedkin.results.store import digest, digest_of, sync, write_json
 
 NAME = "checksums.json"
 

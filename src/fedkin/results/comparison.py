@@ -20,9 +20,9 @@ from fedkin.methods import method as by_name
 from fedkin.protocol import Method
 from fedkin.registry import parse_label
 from fedkin.report import tables
+from fedkin.results.files import relabel, write_bytes, write_json
 from fedkin.results.folder import Folder, check, check_label, inside, remove_run
 from fedkin.results.sites import REFERENCE, Collected, Draws, Site, answers, gain_of
-from fedkin.results.store import relabel, write_bytes, write_json
 from fedkin.task import Task
 
 

@@ -27,7 +27,7 @@ LABEL_LIMIT = 120  # characters; file systems allow 255 bytes
 OWN = {
     "run": (
         r"(config|summary|checksums|sites|run|cell)\.json|history\.jsonl|timing\.jsonl|report\.html",
-        r"models/(index\.json|frozen\.safetensors|[0-9a-f]{16}\.safetensors)",
+        r"models/(index\.json|(frozen|personal)\.safetensors|[0-9a-f]{16}\.safetensors)",
         r"checkpoint/(manifest|previous)\.json",
         r"checkpoint/(server-\d{6,}|client-\d{6,}-\d{6,}-\d+)\.safetensors",
     ),
@@ -36,7 +36,7 @@ OWN = {
     "sweep": (r"sweep\.json",),
     "tune": (r"tune\.(json|journal|journal\.lock)",),
 }
-TEMPORARY = r"((models|checkpoint)/)?\.[0-9a-f]{16}"  # as store.write_bytes names unfinished files
+TEMPORARY = r"((models|checkpoint)/)?\.[0-9a-f]{16}"  # as files.write_bytes names unfinished files
 SUBFOLDERS = ("models", "checkpoint")
 
 # How folders written before there was a marker are recognized: a file, and keys that it must have.

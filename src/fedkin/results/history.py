@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from fedkin.results import checksums
-from fedkin.results.store import StorageError
+from fedkin.results.files import StorageError
 
 ALL = "all"
 PARTICIPANTS = "participants"

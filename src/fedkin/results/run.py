@@ -21,10 +21,11 @@ from fedkin.models.network import Network
 from fedkin.protocol import Client, Data, Examples, Method, Model, Reply, Server, State, Training
 from fedkin.registry import load_path
 from fedkin.results import checksums
+from fedkin.results.files import digest_of, read_json, write_bytes, write_json
 from fedkin.results.folder import Folder, is_own
 from fedkin.results.history import History
 from fedkin.results.newcomer import with_newcomer
-from fedkin.results.store import digest_of, load_state, read_json, write_bytes, write_json
+from fedkin.results.store import load_state
 from fedkin.task import Task, from_config
 
 BATCH = 256

@@ -10,7 +10,6 @@ import numpy as np
 
 from fedkin.maths.fairness import fairness
 from fedkin.results.history import ALL, History
-from fedkin.robust.privacy import Privacy, sampling_rate
 
 PROTOCOL = (
     "personal: the model that the method says this client uses; received: the model as sent. Each on the client's own "
@@ -109,7 +108,11 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
     if config["options"].get("defend"):
         out["outliers"] = {str(c): n for c, n in sorted(suspected["outlier"].items(), key=lambda kv: kv[0] or 0)}
         out["left_out"] = {str(c): n for c, n in sorted(suspected["left_out"].items(), key=lambda kv: kv[0] or 0)}
-    if privacy := Privacy.read(config["options"].get("privacy", "")):
+    if text := config["options"].get("privacy", ""):
+        from fedkin.robust.privacy import Privacy, sampling_rate  # it imports torch, which others need not wait for
+
+        privacy = Privacy.read(text)
+        assert privacy is not None
         batch = config["training"]["batch_size"]
         looked = [(count, sampling_rate(examples[client], batch)) for client, count in released.items()]
         if privacy.level == "client":

@@ -1,0 +1,102 @@
+"""Files on disk: each one appears whole or not at all, and JSON that is damaged is named."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class StorageError(OSError):
+    """A file of fedkin's own could not be written or read: a full disk, missing permission, a damaged file."""
+
+
+def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Write a file. With `durable`, it is on the disk itself when this returns."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}")  # not mkstemp, whose files nobody else may read
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as f:
+            f.write(content)
+            if durable:
+                f.flush()
+                os.fsync(f.fileno())
+        os.replace(temporary, path)
+        if durable:
+            sync(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StorageError(f"Cannot write {path}: {error.strerror or error}") from error
+        raise
+
+
+def sync(path: Path) -> None:
+    """To the disk itself: a file's content, or a folder's list of names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def digest_of(path: Path, length: int | None = None) -> str:
+    """Digest of a file, or of its first `length` bytes. Raises StorageError if it has fewer."""
+    found = hashlib.blake2b(digest_size=16)
+    left = length
+    try:
+        with open(path, "rb") as f:
+            while chunk := f.read(min(left, 1 << 20) if left is not None else 1 << 20):
+                found.update(chunk)
+                left = None if left is None else left - len(chunk)
+    except OSError as error:
+        raise StorageError(f"Cannot read {path}: {error.strerror or error}") from error
+    if left:
+        raise StorageError(f"{path} has lost its end: {(length or 0) - left} bytes are there, {length} were written")
+    return found.hexdigest()
+
+
+def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
+    write_bytes(path, (json.dumps(value, indent=2, default=float) + "\n").encode(), durable=durable)
+
+
+def read_json(path: Path, constant: Callable[[str], Any] | None = None) -> dict[str, Any]:
+    """The object in a JSON file that fedkin wrote. Raises a ValueError that names the file if it is damaged.
+
+    `constant` makes a value from the names NaN, Infinity and -Infinity, which are numbers otherwise.
+    """
+    try:
+        value = json.loads(path.read_bytes(), parse_constant=constant)
+    except RecursionError:
+        raise ValueError(f"{path} is damaged: it is nested too deeply. Restore it from a copy.") from None
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged: it is not JSON ({type(error).__name__}: {error}). Restore it from a copy."
+        ) from None
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{path} is damaged: it contains a {type(value).__name__}, not an object. Restore it from a copy."
+        )
+    return value
+
+
+def relabel(folder: Path, label: str) -> None:
+    """Give a run another label in tables and figures. A finished run is not run again for that."""
+    from fedkin.results import checksums
+
+    for name, key in (("config.json", "label"), ("summary.json", "method")):
+        content = read_json(folder / name)
+        if content.get(key) != label:
+            checksums.verify(folder, name)
+            write_json(folder / name, {**content, key: label})
+            checksums.renew(folder, name)
