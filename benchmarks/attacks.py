@@ -52,18 +52,22 @@ def page(rows: dict[tuple[str, str, str], tuple[float, float | None]], seconds: 
         "the percentage of their test examples with the trigger that are taken for the attacker's class. "
         "`signflip` is five times as long as the honest update; the others have their default strength.",
         "",
-        f"{len(rows)} runs in {seconds / 60:.0f} minutes. One seed: differences of a few points mean nothing.",
+        f"{len(rows)} runs in {seconds / 60:.0f} minutes. One seed: differences of a few points mean nothing. A dash "
+        "was not run.",
     ]
     for method in METHODS:
         names = ["none", *(attack.split(":")[0] for attack in ATTACKS[1:])]
         out += ["", f"## {method}", "", f"| defense | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
         for defense in DEFENSES:
-            cells = []
-            for attack in ATTACKS:
-                accuracy, opened = rows[method, attack, defense]
-                cells.append(f"{100 * accuracy:.0f}" + ("" if opened is None else f" / {100 * opened:.0f}"))
+            cells = [_cell(*rows.get((method, attack, defense), (None, None))) for attack in ATTACKS]
             out.append(f"| {defense or 'none'} | {' | '.join(cells)} |")
     return "\n".join(out) + "\n"
+
+
+def _cell(accuracy: float | None, opened: float | None) -> str:
+    if accuracy is None:
+        return "–"  # not run
+    return f"{100 * accuracy:.0f}" + ("" if opened is None else f" / {100 * opened:.0f}")
 
 
 def main(path: str) -> None:

@@ -169,6 +169,18 @@ def test_a_client_that_was_offered_two_models_is_compared_with_the_nearer():
         assert away == pytest.approx(0.2, abs=1e-4)
 
 
+@pytest.mark.parametrize("name", ["normbound", "median", "trimmed", "krum", "multikrum"])
+def test_a_reply_without_an_array_that_others_have_is_judged_by_the_rest(name):
+    """pFedGAT's feedback is missing in some replies: that must not be a way past the defense."""
+    bodies = {i: (SENT + 0.1 * (i + 1), torch.tensor([1.0])) for i in range(6)}
+    bodies |= {i: (SENT + 1000.0, torch.empty(0)) for i in (6, 7)}
+    found = Defense(name, {"normbound": 1.0, "median": 0.0}.get(name, 0.25)).apply(
+        bodies, {i: Message(shared=(SENT,)) for i in range(8)}
+    )
+    assert all(float((body[0] - SENT).abs().max()) < 1 for body in found.bodies.values())
+    assert {6, 7} <= set(found.outliers)
+
+
 def test_fewer_than_three_replies_cannot_be_judged():
     bodies = {0: (torch.zeros(4),), 1: (torch.full((4,), 1e6),)}
     found = Defense("normbound", 1.0).apply(bodies, {i: Message(shared=(torch.zeros(4),)) for i in range(2)})

@@ -284,7 +284,7 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
         _settle(place / "personal.safetensors")
         about = {"client": config.name, "run": request.run, "method": plan.label, "after_round": request.round - 1}
         write_json(place / "personal.json", {**about, **outcome.scores})
-        _keep_loadable(config, place, plan, known, request)
+        _keep_loadable(config, place, plan, known, request, outcome.model)
     made = Answer(
         client=config.name,
         has_state=outcome.has_state,
@@ -299,7 +299,7 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     return made, outcome
 
 
-def _keep_loadable(config: SiteConfig, place: Path, plan: Plan, mine: Federation, request: Request) -> None:
+def _keep_loadable(config: SiteConfig, place: Path, plan: Plan, mine: Federation, request: Request, file: str) -> None:
     """Make the folder one that `fedkin predict` and `fedkin.load` read: this site's own model, without the server's
     state."""
     one = replace(mine, splits=mine.splits[:1])
@@ -319,9 +319,12 @@ def _keep_loadable(config: SiteConfig, place: Path, plan: Plan, mine: Federation
         "joined": {"run": request.run, "after_round": request.round - 1},
     }  # fmt: skip
     (place / "models").mkdir(exist_ok=True)
-    shutil.copyfile(place / "personal.safetensors", place / "models" / "personal.safetensors")
-    write_json(place / "models" / "index.json", {config.name: "personal.safetensors"})
+    shutil.copyfile(place / "personal.safetensors", place / "models" / file)
+    write_json(place / "models" / "index.json", {config.name: file})
     write_json(place / "config.json", about)
+    for path in (place / "models").glob("*.safetensors"):
+        if path.name != file:
+            path.unlink()  # of an earlier evaluation
 
 
 def unable(name: str, error: Exception) -> SiteInfo:

@@ -17,7 +17,7 @@ papers, and trimmed is the winsorized mean, with the trimmed mean's breakdown po
 of its own, the safe change is applied to that model, so personal models stay personal. Clients that were sent the same
 model, at least five of them, are then judged by Krum among themselves.
 
-Every array of a reply is defended by itself; Krum and the report look at the largest one. Only replies of equal shapes
+Every array of a reply is defended by itself; Krum and the report look at the largest one. Only arrays of equal shapes
 can be compared, and fewer than three cannot be judged.
 
 Norm bound: Sun, Kairouz, Suresh, McMahan, "Can You Really Backdoor Federated Learning?", 2019. Median, trimmed mean:
@@ -81,37 +81,51 @@ class Defense:
 
     def apply(self, bodies: Bodies, sent: Mapping[int, Message], from_zero: Collection[int] = ()) -> Defended:
         """The replies of one exchange made safe. `sent` holds what each client received."""
-        safe = {client: tuple(body) for client, body in bodies.items()}
+        safe = {client: list(body) for client, body in bodies.items()}
         left_out: dict[int, str] = {}
         outliers: dict[int, str] = {}
-        for clients in _alike(bodies):
-            largest = _largest(bodies[clients[0]])
-            if len(clients) < FEWEST or largest is None:
-                continue
-            bases = _bases(clients, bodies, sent, from_zero)
-            updates = {k: torch.stack([bodies[c][k] for c in clients]) - base for k, base in bases.items()}
-            outliers |= {clients[i]: text for i, text in unlike(updates[largest]).items()}
-            if self.name in ("krum", "multikrum"):
-                for members in _groups(bases[largest]):
-                    scores = krum_scores(updates[largest][members], self._hostile(len(members)))
-                    if self.name == "krum":
-                        best = members[int(scores.argmin())]
-                        for update in updates.values():
-                            update[members] = update[best].clone()
-                    else:
-                        worst = scores.argsort(stable=True)[len(members) - self._hostile(len(members)) :]
-                        left_out |= {
-                            clients[members[i]]: f"left out by multikrum: score {float(scores[i]):.3g}, median "
-                            f"{float(scores.median()):.3g}"
-                            for i in worst.tolist()
-                        }
-            else:
-                updates = {k: self._coordinates(update) for k, update in updates.items()}
-            if self.name not in ("multikrum", "report"):
-                for i, client in enumerate(clients):
-                    changed = {k: bases[k][i] + update[i] for k, update in updates.items()}
-                    safe[client] = tuple(changed.get(k, array) for k, array in enumerate(bodies[client]))
-        return Defended({c: b for c, b in safe.items() if c not in left_out}, left_out, outliers)
+        selected: dict[int, int] = {}  # by Krum, for each client
+        for k in _largest_first(bodies):
+            for clients in _alike(bodies, k):
+                if len(clients) < FEWEST:
+                    continue
+                base = _base(k, clients, bodies, sent, from_zero)
+                updates = torch.stack([bodies[c][k] for c in clients]) - base
+                if k == _largest_first(bodies)[0]:
+                    outliers |= {clients[i]: text for i, text in unlike(updates).items()}
+                    if self.name in ("krum", "multikrum"):
+                        found, worst = self._krum(updates, base)
+                        selected |= {clients[i]: clients[best] for i, best in found.items()}
+                        left_out |= {clients[i]: text for i, text in worst.items()}
+                for i, update in enumerate(self._safe(updates, clients, selected)):
+                    safe[clients[i]][k] = base[i] + update
+        if self.name in ("report", "multikrum"):
+            safe = {client: list(body) for client, body in bodies.items()}
+        kept = {client: tuple(body) for client, body in safe.items() if client not in left_out}
+        return Defended(kept, left_out, outliers)
+
+    def _krum(self, updates: Tensor, base: Tensor) -> tuple[dict[int, int], dict[int, str]]:
+        """For each reply the one that Krum selects in its group; and the worst of all groups, with their scores."""
+        selected: dict[int, int] = {}
+        worst: dict[int, str] = {}
+        for members in _groups(base):
+            hostile = self._hostile(len(members))
+            scores = krum_scores(updates[members], hostile)
+            selected |= dict.fromkeys(members, members[int(scores.argmin())])
+            if self.name == "multikrum":
+                for i in scores.argsort(stable=True)[len(members) - hostile :].tolist():
+                    words = f"score {float(scores[i]):.3g}, median {float(scores.median()):.3g}"
+                    worst[members[i]] = f"left out by multikrum: {words}"
+        return selected, worst
+
+    def _safe(self, updates: Tensor, clients: Sequence[int], selected: Mapping[int, int]) -> Tensor:
+        if self.name != "krum":
+            return self._coordinates(updates)
+        index = {client: i for i, client in enumerate(clients)}
+        # an array that the selected reply does not have, or has in another shape, is bounded instead
+        bounded = norm_bounded(updates)
+        chosen = [index.get(selected.get(client, -1)) for client in clients]
+        return torch.stack([bounded[i] if best is None else updates[best] for i, best in enumerate(chosen)])
 
     def _coordinates(self, updates: Tensor) -> Tensor:
         if self.name == "normbound":
@@ -191,47 +205,44 @@ def _modified_z(values: Tensor) -> Tensor:
 
 
 # ---- which replies are compared, and with what
-def _alike(bodies: Bodies) -> list[list[int]]:
-    """Clients whose replies have the same shapes, in the order of clients."""
+def _largest_first(bodies: Bodies) -> list[int]:
+    """Indices of the arrays of replies. The largest, the first of several, speaks for the reply."""
+    sizes: dict[int, int] = {}
+    for body in bodies.values():
+        for k, array in enumerate(body):
+            sizes[k] = max(sizes.get(k, 0), array.numel() if judged(array) else 0)
+    return sorted(sizes, key=lambda k: (-sizes[k], k))
+
+
+def _alike(bodies: Bodies, k: int) -> list[list[int]]:
+    """Clients whose k-th arrays have the same shape, in the order of clients."""
     found: dict[tuple[object, ...], list[int]] = {}
     for client in sorted(bodies):
-        found.setdefault(tuple((tuple(a.shape), a.dtype) for a in bodies[client]), []).append(client)
+        if k < len(bodies[client]) and judged(array := bodies[client][k]):
+            found.setdefault((tuple(array.shape), array.dtype), []).append(client)
     return list(found.values())
 
 
-def _largest(body: Sequence[Tensor]) -> int | None:
-    """The array that speaks for a reply: the one with the most numbers, the first of several."""
-    found = [k for k, array in enumerate(body) if judged(array)]
-    return max(found, key=lambda k: (body[k].numel(), -k)) if found else None
-
-
-def _bases(
-    clients: Sequence[int], bodies: Bodies, sent: Mapping[int, Message], from_zero: Collection[int]
-) -> dict[int, Tensor]:
-    """What each array of these replies is compared with, [clients, …] by the array's index.
+def _base(
+    k: int, clients: Sequence[int], bodies: Bodies, sent: Mapping[int, Message], from_zero: Collection[int]
+) -> Tensor:
+    """What the k-th arrays of these replies are compared with, [clients, …].
 
     It is what the client was sent. A client that was sent several models has chosen one: the nearest counts. For other
     arrays, such as a loss, it is the median of the replies, and zero for those in `from_zero`.
     """
-    known = {client: references(sent[client], bodies[client], from_zero) for client in clients}
-    out = {}
-    for k, array in enumerate(bodies[clients[0]]):
-        if not judged(array):
-            continue
-        arrays = torch.stack([bodies[client][k] for client in clients])
-        if k in from_zero:
-            out[k] = torch.zeros_like(arrays)
-            continue
-        usual = median(arrays)
-        found = []
-        for i, client in enumerate(clients):
-            base = known[client][k]
-            choice = offers(sent[client], array) if k == 0 else []
-            if choice:
-                base = choice[min(range(len(choice)), key=[float((m - arrays[i]).norm()) for m in choice].__getitem__)]
-            found.append((usual if base is None else base).to(array.dtype))
-        out[k] = torch.stack(found)
-    return out
+    arrays = torch.stack([bodies[client][k] for client in clients])
+    if k in from_zero:
+        return torch.zeros_like(arrays)
+    usual = median(arrays)
+    found = []
+    for client, array in zip(clients, arrays):
+        base = references(sent[client], bodies[client], from_zero)[k]
+        if k == 0 and (choice := offers(sent[client], array)):
+            distances = [float((model - array).norm()) for model in choice]
+            base = choice[distances.index(min(distances))]
+        found.append((usual if base is None else base).to(array.dtype))
+    return torch.stack(found)
 
 
 def _groups(bases: Tensor) -> list[list[int]]:
