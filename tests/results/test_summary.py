@@ -92,3 +92,29 @@ def test_nobody_measured_after_the_last_round():
 
 def test_spread_of_nothing():
     assert spread({}, {}) == {}
+
+
+def test_models_of_one_class_are_named_and_the_majority_stands_beside():
+    made = history({2: [0.2, 0.4, 0.9], 4: [0.2, 0.4, 0.9]})
+    for client, rate in enumerate([0.5, 0.6, 1.0]):
+        made.add(0, client, "majority_rate", rate)
+    made.add(2, 1, "one_class", True, "all")  # an earlier round does not count
+    made.add(4, 2, "one_class", True, "all")
+    out = summarize(made, {**CONFIG, "inputs": {"clients": ["north", "south", "west"]}})
+    assert out["one_class"] == ["west"]
+    assert out["majority_rate"] == pytest.approx(0.7)
+
+
+def test_the_table_of_a_run_says_so():
+    from rich.console import Console
+
+    from fedkin.cli.run import table
+
+    made = history({4: [0.2, 0.4, 0.9]})
+    made.add(0, 0, "majority_rate", 0.6287)
+    made.add(4, 2, "one_class", True, "all")
+    screen = Console(width=200, record=True)
+    screen.print(table("fedavg", summarize(made, {**CONFIG, "inputs": {"clients": ["north", "south", "west"]}})))
+    shown = " ".join(screen.export_text().split())  # lines are as wide as the table
+    assert "Always predicting a client's most frequent class: 62.87 %, mean" in shown
+    assert "The personal model predicts one class for every test example: west" in shown
