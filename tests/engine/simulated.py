@@ -10,6 +10,7 @@ import contextlib
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -69,6 +70,8 @@ class Tagged(torch.Tensor):
         name = func.name()
         if func is torch.ops.aten.clamp_min_.Tensor and args[1].is_meta:
             args = (args[0], torch.tensor(1e-8, device="cpu"))  # the eps of F.cosine_similarity
+        if func is torch.ops.aten.where.self and args[2].is_meta and not isinstance(args[2], Tagged):
+            args = (*args[:2], torch.tensor(0.0, device="cpu"))  # the slope of a clamp below its limit
         if any(isinstance(a, torch.Tensor) and not isinstance(a, Tagged) and a.is_meta for a in tree_flatten(args)[0]):
             raise NotImplementedError(f"{name}: PyTorch made a tensor on `meta` itself, whose numbers are lost")
         if func not in COPIES:
@@ -99,6 +102,15 @@ class ToMeta(TorchDispatchMode):
         if func is torch.ops.aten._to_copy.default and wanted is not None and torch.device(wanted).type == "meta":
             return Tagged(func(_inside(args[0]), **{**kwargs, "device": torch.device("cpu")}))
         return func(*args, **kwargs)
+
+
+class VectorTimesMatrix(TorchFunctionMode):
+    """PyTorch changes the shape of the product in place, which a wrapper cannot follow: the same without that."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__) and [a.dim() for a in args] == [1, 2]:
+            return args[0][None].mm(args[1])[0]
+        return func(*args, **(kwargs or {}))
 
 
 class Simulated(Device):
@@ -133,7 +145,7 @@ class Simulated(Device):
 
     @contextlib.contextmanager
     def active(self):
-        with ToMeta(), super().active():
+        with ToMeta(), VectorTimesMatrix(), super().active():
             yield
 
     def autocast(self):

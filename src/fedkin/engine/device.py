@@ -112,8 +112,6 @@ class OnDevice(TorchFunctionMode):
             if func is torch.as_tensor and isinstance(args[0], Tensor):
                 return func(*args, **kwargs)
             return self._device.make(func, args, kwargs)
-        if func is torch.from_numpy:
-            return self._device.place(func(*args))
         if func in (torch.Tensor.numpy, torch.Tensor.tolist) and args[0].device.type != "cpu":
             return func(self._device.home(args[0]), *args[1:], **kwargs)
         return func(*args, **kwargs)

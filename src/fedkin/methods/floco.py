@@ -118,7 +118,7 @@ class Floco(Method):
         held = client.net.pieces(shared[: layout.parameters])
 
         def loss(net: Network, extra: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
-            alpha = torch.from_numpy(near(center, self.rho if assigned else 0.0, rng)).float()  # (2)
+            alpha = torch.as_tensor(near(center, self.rho if assigned else 0.0, rng)).float()  # (2)
             head = linear_head(layout, alpha @ extra[0], "Floco")  # (1)
             value = net.task.loss(F.linear(net.features(x), *head), y)
             if personal:
