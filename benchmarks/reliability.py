@@ -14,6 +14,7 @@ what is stored, so that parts can be measured one by one. Without a part, only t
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import sys
@@ -46,6 +47,31 @@ def kills(folder: Path, quick: bool) -> Found:
     return {"methods": methods, "clients": CLIENTS, "settings": SETTINGS}
 
 
+DROPS: dict[str, Any] = {"data": "digits", "clients": 20, "partition": "dirichlet", "alpha": 0.3}
+PLANS = {"clean": "", "drop": "drop=0.3", "mixed": "drop=0.3,slow=0.1,nan=0.05,shape=0.02"}
+METHODS = ("local", "fedavg", "fedcedar", "pflic", "pfedgat", "dcpfl", "kin")
+
+
+def drops(folder: Path, quick: bool) -> Found:
+    """Mean personal accuracy after the last round under each plan, and how many replies were lost and quarantined."""
+    rounds, seeds = (2, (0,)) if quick else (30, (0, 1, 2))
+    methods: dict[str, Any] = {name: {plan: [] for plan in PLANS} for name in METHODS}
+    for seed in seeds:
+        federation = fedkin.federate(**DROPS, seed=seed)
+        for name, plan in itertools.product(METHODS, PLANS):
+            done = fedkin.run(name, federation, rounds=rounds, lr=0.1, seed=seed, faults=PLANS[plan], evaluate_every=0)
+            summary = done.summary
+            methods[name][plan].append({
+                "personal": summary["personal"]["mean"],
+                "dropped": summary["dropped"],
+                "quarantined": sum(summary["quarantined"].values()),
+                "clients_quarantined": len(summary["quarantined"]),
+                "measured": summary["measured"],
+            })  # fmt: skip
+            print(seed, name, plan, methods[name][plan][-1], flush=True)
+    return {"methods": methods, "clients": DROPS, "plans": PLANS, "rounds": rounds, "seeds": len(seeds)}
+
+
 def fuzz(folder: Path, quick: bool) -> Found:
     """A case that fails raises, and nothing is stored: so what is stored are cases that worked or were refused."""
     from tests.fuzz.harness import hunt
@@ -61,7 +87,135 @@ def fuzz(folder: Path, quick: bool) -> Found:
     return {"targets": targets}
 
 
-PARTS: dict[str, Callable[[Path, bool], Found]] = {"kills": kills, "fuzz": fuzz}
+def load(folder: Path, quick: bool) -> Found:
+    return {
+        "rounds": _rounds(folder / "rounds", 200 if quick else 2000),
+        "history": _history(folder, 50 if quick else 2000),
+        "clients": _clients(100 if quick else 10_000),
+        "sites": _sites(10 if quick else 1000),
+        "watch": _watch(folder / "watch", 100 if quick else 10_000),
+    }
+
+
+def _rounds(folder: Path, rounds: int) -> Found:
+    from tests.engine.test_memory import last_slope, samples
+
+    found = samples(rounds, folder)
+    at = [found[len(found) * part // 4 - 1] for part in (1, 2, 3, 4)]
+    return {
+        "rounds": rounds,
+        "megabytes": [round(memory / 1e6, 1) for _, memory, _ in at],
+        "handles": [handles for _, _, handles in at],
+        "slope_megabytes_per_100_rounds": round(last_slope(found) / 1e4, 3),
+    }
+
+
+def _written(folder: Path, rounds: int, clients: int = 10) -> Path:
+    """A run's folder with so many rounds, as the recorder would have written it."""
+    from fedkin.results.history import ALL, History
+
+    folder.mkdir(parents=True)
+    options = {"seed": 0, "rounds": rounds, "participation": 1.0}
+    config = {"label": "fedavg", "options": options, "federation": {"data": "digits"}, "method": {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    history = History(folder / "history.jsonl")
+    for client in range(clients):
+        history.add(0, client, "train_rows", 40)
+    for number in range(1, rounds + 1):
+        for client in range(clients):
+            for metric in ("bytes_down", "bytes_up", "flops"):
+                history.add(number, client, metric, 12345)
+            for metric in ("personal", "received", "personal_loss"):
+                history.add(number, client, metric, 0.5 + 0.1 * (number * client % 5), ALL)
+        history.add(number, None, "compute_seconds", 1.5)
+        history.add(number, None, "communication_seconds", 0.5)
+    history.close()
+    return folder
+
+
+def _history(folder: Path, rounds: int) -> Found:
+    """Seconds to read a history, and one of four times its length, round by round."""
+    from fedkin.results.history import History
+
+    seconds = []
+    for times in (1, 4):
+        path = _written(folder / f"history-{times}", times * rounds)
+        start = time.process_time()
+        read = History.load(path)
+        for number in read.rounds():
+            read.values("personal", round=number)
+        seconds.append(round(time.process_time() - start, 2))
+    return {"rounds": [rounds, 4 * rounds], "seconds": seconds}
+
+
+def _clients(count: int) -> Found:
+    import resource
+
+    start = time.monotonic()
+    federation = fedkin.federate(
+        "synthetic", partition="by_group", clients=count, data_options={"samples": 20 * count, "groups": 4}
+    )
+    done = fedkin.run("fedavg", federation, rounds=5, participation=0.01, evaluate_every=0)
+    return {
+        "clients": count,
+        "measured": done.summary["measured"],
+        "seconds": round(time.monotonic() - start),
+        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000,
+    }
+
+
+def _sites(count: int) -> Found:
+    """Requests to so many sites and their answers, over the bytes that Flower would send."""
+    from fedkin.deploy import codec
+    from fedkin.protocol import Message
+    from tests.deploy.memory import wired
+    from tests.fuzz.targets import filled
+
+    vector = torch.linspace(-1, 1, 10_000)
+    start = time.monotonic()
+    total, sent = torch.zeros(10_000, dtype=torch.float64), 0
+    for site in range(count):
+        request = codec.encode_request(filled(codec.Request)._replace(number=site), Message((vector,), ()))
+        came, message = codec.decode_request(wired(request))
+        assert came.number == site
+        body = message.shared[0] + site
+        answer = codec.encode_answer(filled(codec.Answer), (body,), {"personal": 0.5})
+        total += codec.decode_answer(wired(answer))[1][0].double()
+        sent += 2 * vector.numel() * 4
+    exact = sum((vector + site).double() for site in range(count))
+    return {
+        "sites": count,
+        "exact": bool(torch.equal(total, exact)),
+        "megabytes": round(sent / 1e6),
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def _watch(folder: Path, rounds: int) -> Found:
+    """How long the first answer takes, and those after it while the run goes on and the data is rebuilt."""
+    from fedkin.report.watch import Feed
+
+    _written(folder, rounds)
+    feed = Feed([folder], lambda labels: "")
+    start = time.monotonic()
+    feed.now()
+    first = time.monotonic() - start
+    slowest, asked = 0.0, 200
+    for number in range(asked):
+        with open(folder / "history.jsonl", "a") as f:  # the run goes on
+            f.write(json.dumps({"round": rounds, "client": None, "metric": "note", "value": number}) + "\n")
+        start = time.monotonic()
+        feed.now()
+        slowest = max(slowest, time.monotonic() - start)
+    return {
+        "rounds": rounds,
+        "first_seconds": round(first, 2),
+        "asked": asked,
+        "slowest_milliseconds": round(1000 * slowest, 1),
+    }
+
+
+PARTS: dict[str, Callable[[Path, bool], Found]] = {"kills": kills, "drops": drops, "fuzz": fuzz, "load": load}
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from hypothesis import strategies as st
@@ -422,6 +422,12 @@ def _watched_page(place: Path) -> str:
 
 
 # ---- what travels between sites
+def filled(kind: Any) -> Any:
+    """A named tuple of the codec with something in every field."""
+    some = {str: "north", int: 3, float: 0.5, bool: True}
+    return kind(**{name: some[hint] for name, hint in get_type_hints(kind).items()})
+
+
 def codec(seed: int) -> str:
     """A message of a site or of the server with damage in its bytes, its fields or its arrays."""
     import torch
@@ -435,12 +441,11 @@ def codec(seed: int) -> str:
 
     rng = random.Random(seed)
     vector = torch.arange(12, dtype=torch.float32)
-    request = wire.Request("run", "north", 0, 1, "local", "", "s-1", "", True, False, 3, "own")
     made: list[tuple[RecordDict, Callable[[RecordDict], Any]]] = [
-        (wire.encode_request(request, Message((vector,), (vector,))), wire.decode_request),
-        (wire.encode_answer(wire.Answer("north", True, 1e6, 0.1, "", "", ""), (vector,), {"personal": 0.5}),
+        (wire.encode_request(filled(wire.Request), Message((vector,), (vector,))), wire.decode_request),
+        (wire.encode_answer(filled(wire.Answer), (vector,), {"personal": 0.5}),
          wire.decode_answer),
-        (wire.encode_card(wire.SiteInfo("north", "own", "[4]", "", 3, 10, 2, 3)), wire.decode_card),
+        (wire.encode_card(filled(wire.SiteInfo)), wire.decode_card),
     ]  # fmt: skip
     record, decode = rng.choice(made)
     with folder() as place, watched(place) as seen:
@@ -460,16 +465,16 @@ def codec(seed: int) -> str:
 
 Target = Callable[[Any], str]
 TARGETS: dict[str, tuple[str, Target, Any, float]] = {
-    "words": ("command line: commands and words", words, words_values, 0.25),
-    "flags": ("command line: flags of run and compare", run_flags, run_flags_values, 0.12),
-    "fields": ("command line: fields of all methods", method_fields, method_fields_values, 0.12),
+    "codec": ("messages between server and sites", codec, seeds, 0.1),
     "toml": ("config files (.toml)", toml, seeds, 0.1),
-    "config": ("config.json of a run", run_config, seeds, 0.04),
+    "words": ("command line: commands and words", words, words_values, 0.25),
+    "fields": ("command line: fields of all methods", method_fields, method_fields_values, 0.12),
+    "report": ("report and watch", report, seeds, 0.07),
+    "damaged": ("files of a finished run", damaged_run, seeds, 0.04),
     "own": ("own data: .csv, .tsv, .npz, .parquet", own_data, seeds, 0.1),
+    "config": ("config.json of a run", run_config, seeds, 0.04),
     "images": ("data sets: idx, CIFAR", images, seeds, 0.04),
     "checkpoints": ("checkpoints of a stopped run", checkpoints, seeds, 0.02),
-    "damaged": ("files of a finished run", damaged_run, seeds, 0.04),
-    "report": ("report and watch", report, seeds, 0.07),
-    "codec": ("messages between server and sites", codec, seeds, 0.1),
+    "flags": ("command line: flags of run and compare", run_flags, run_flags_values, 0.12),
 }
 """By name: what it is, the target, its values, and its share of all cases."""

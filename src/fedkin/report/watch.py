@@ -10,6 +10,7 @@ import hashlib
 import html
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,24 +21,50 @@ from urllib.parse import parse_qs, urlsplit
 from fedkin.report import page, read
 
 PORT = 8642
+QUICK = 0.5  # seconds: data that is read so fast is never old
+PATIENCE = 4
 
 
 class Feed:
-    """The current data of the folders. It is rebuilt only if a file has changed."""
+    """The data of the folders. It is rebuilt only if a file has changed.
 
-    def __init__(self, paths: Sequence[str | Path], cite: Callable[[Sequence[str]], str]) -> None:
-        self.paths, self._cite = [Path(p) for p in paths], cite
+    To read a long run takes seconds. So that every request is answered at once, the data may then be a little old: it
+    is rebuilt by one request at a time, and not again before `PATIENCE` times as long as it took have passed.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        cite: Callable[[Sequence[str]], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.paths, self._cite, self._clock = [Path(p) for p in paths], cite, clock
         self._lock = threading.Lock()
         self._known: tuple[str, dict[str, Any]] | None = None
+        self._next = 0.0  # when the data may be rebuilt
 
     def now(self) -> dict[str, Any]:
-        """The current data. Raises NoRun while there is no run."""
-        with self._lock:
-            version = self._version()
-            if self._known is None or self._known[0] != version:
-                data = page.build(self.paths, self._cite(page.labels(self.paths)))
-                self._known = (version, {**data, "live": True, "version": version})
-            return self._known[1]
+        """The data. Raises NoRun while there is no run."""
+        version = self._version()
+        known = self._known
+        if known is not None and (known[0] == version or self._clock() < self._next):
+            return known[1]
+        if not self._lock.acquire(blocking=known is None):
+            assert known is not None
+            return known[1]  # another request is rebuilding it
+        try:
+            return self._rebuilt(version)
+        finally:
+            self._lock.release()
+
+    def _rebuilt(self, version: str) -> dict[str, Any]:
+        if self._known is None or self._known[0] != version:
+            start = self._clock()
+            data = page.build(self.paths, self._cite(page.labels(self.paths)))
+            self._known = (version, {**data, "live": True, "version": version})
+            took = self._clock() - start
+            self._next = self._clock() + (PATIENCE * took if took > QUICK else 0.0)
+        return self._known[1]
 
     def _version(self) -> str:
         digest = hashlib.blake2b(digest_size=8)
@@ -109,6 +136,8 @@ def server(
     paths: Sequence[str | Path], port: int = PORT, cite: Callable[[Sequence[str]], str] = lambda names: ""
 ) -> ThreadingHTTPServer:
     """A server on the loopback interface; run it with `serve_forever()`. If the port is taken, it uses a free one."""
+    if not 0 <= port <= 65535:
+        raise ValueError(f"port={port} must lie in [0, 65535]; 0 takes a free one.")
     handler = type("Handler", (Handler,), {"feed": Feed(paths, cite)})
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), handler)
