@@ -34,6 +34,7 @@ import fedkin  # noqa: E402
 STORED = ROOT / "docs" / "results" / "reliability"
 PAGE = ROOT / "docs" / "reliability.md"
 Found = dict[str, Any]
+ONLY: list[str] = []  # targets of fuzz
 
 
 def kills(folder: Path, quick: bool) -> Found:
@@ -73,18 +74,21 @@ def drops(folder: Path, quick: bool) -> Found:
 
 
 def fuzz(folder: Path, quick: bool) -> Found:
-    """A case that fails raises, and nothing is stored: so what is stored are cases that worked or were refused."""
+    """A case that fails raises, and nothing of its target is stored: what is stored worked or was refused."""
     from tests.fuzz.harness import hunt
     from tests.fuzz.targets import TARGETS
     from tests.fuzz.test_fuzz import MANY
 
     tempfile.tempdir = str(folder)
-    targets = {}
-    for name, (about, target, values, share) in TARGETS.items():
+    for name in ONLY or TARGETS:
+        about, target, values, share = TARGETS[name]
         found = hunt(target, values, max(1, round(share * (100 if quick else MANY))))
-        targets[name] = {"about": about, **found}
         print(name, dict(found), flush=True)
-    return {"targets": targets}
+        if not quick:  # target by target: all of them take long
+            stored = json.loads((STORED / "fuzz.json").read_text()) if (STORED / "fuzz.json").exists() else {}
+            targets = {**stored.get("targets", {}), name: {"about": about, **found}}
+            _store("fuzz", {"targets": targets})
+    return {} if quick else json.loads((STORED / "fuzz.json").read_text())
 
 
 def load(folder: Path, quick: bool) -> Found:
@@ -218,25 +222,26 @@ def _watch(folder: Path, rounds: int) -> Found:
 PARTS: dict[str, Callable[[Path, bool], Found]] = {"kills": kills, "drops": drops, "fuzz": fuzz, "load": load}
 
 
+def _store(part: str, found: Found) -> None:
+    STORED.mkdir(parents=True, exist_ok=True)
+    about = {"fedkin": fedkin.__version__, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
+    (STORED / f"{part}.json").write_text(json.dumps({**found, **about}, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
     parser.add_argument("--quick", action="store_true", help="a few cases of each part, to see that they work")
+    parser.add_argument("--only", nargs="*", default=[], help="targets of fuzz; by default all")
     flags = parser.parse_args()
+    ONLY.extend(flags.only)
     torch.set_num_threads(1)  # a copy of a process must not wait for threads that were not copied
     for part in flags.parts:
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="fedkin-reliability-") as folder:
             found = PARTS[part](Path(folder), flags.quick)
-        found |= {
-            "seconds": round(time.monotonic() - start),
-            "fedkin": fedkin.__version__,
-            "python": platform.python_version(),
-            "date": time.strftime("%Y-%m-%d"),
-        }
         if not flags.quick:
-            STORED.mkdir(parents=True, exist_ok=True)
-            (STORED / f"{part}.json").write_text(json.dumps(found, indent=1) + "\n")
+            _store(part, {**found, "seconds": round(time.monotonic() - start)})
 
 
 if __name__ == "__main__":

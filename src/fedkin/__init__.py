@@ -22,6 +22,7 @@ _WHERE = {
     "Run": "fedkin.results.run",
     "Server": "fedkin.protocol",
     "Training": "fedkin.protocol",
+    "UnusableReplies": "fedkin.protocol",
     "client_function": "fedkin.protocol",
     "Classification": "fedkin.task",
     "MultiLabel": "fedkin.task",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from fedkin.protocol import Reply as Reply
     from fedkin.protocol import Server as Server
     from fedkin.protocol import Training as Training
+    from fedkin.protocol import UnusableReplies as UnusableReplies
     from fedkin.protocol import client_function as client_function
     from fedkin.results.comparison import compare as compare
     from fedkin.results.history import History as History

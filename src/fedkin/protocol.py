@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
@@ -240,6 +240,15 @@ def round_half_up(value: float) -> int:
     return int(np.floor(value + 0.5))
 
 
+class UnusableReplies(ValueError):
+    """Raise it in a merge if replies of these clients cannot be used: the round is done again without them, and they
+    are named in the history."""
+
+    def __init__(self, clients: Iterable[int], why: str) -> None:
+        self.clients = tuple(clients)
+        super().__init__(why)
+
+
 def client_function(function: Function) -> Function:
     """Mark a method's function as one that runs at clients. Nothing else can be called there."""
     function.__client__ = True  # type: ignore[attr-defined]
@@ -248,7 +257,7 @@ def client_function(function: Function) -> Function:
 
 def ragged(function: Function) -> Function:
     """Mark a client function whose replies may differ in shape from client to client. `body` then holds lists where
-    they do, and the method checks the shapes itself."""
+    they do, and the method checks the shapes itself (see `UnusableReplies`)."""
     function.__ragged__ = True  # type: ignore[attr-defined]
     return client_function(function)
 

@@ -87,6 +87,16 @@ def test_engines_agree_and_a_stopped_run_goes_on(fed, engine, tmp_path):
     assert dropped[0] == dropped[1]
 
 
+@pytest.mark.parametrize("name", ["dcpfl,start_rounds=2,window=1,patience=1", "fedfomo", "pfedme", "pfedgat"])
+def test_replies_of_different_lengths(name):
+    """Only the method knows how long each should be. Two bad ones in one round, or no length that most have."""
+    clients = fedkin.federate("digits", clients=12, samples_per_client=30, seed=0)
+    result = fedkin.run(fedkin.method(name), clients, rounds=14, faults="drop=0.2,shape=0.12", engine="serial",
+                        evaluate_every=0, lr=0.1)  # fmt: skip
+    assert result.summary["measured"] == 12
+    assert sum(result.summary["quarantined"].values()) > 5
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_finishes(fed, name):
     result = fedkin.run(name, fed, rounds=6, faults=PLAN, engine="serial", evaluate_every=0)

@@ -13,6 +13,7 @@ from fedkin import Client, Message, Replies, Reply, Server
 from fedkin.engine.quarantine import outliers, suspects
 from fedkin.engine.runner import ClientError, reach
 from fedkin.methods.fedavg import FedAvg
+from fedkin.protocol import UnusableReplies
 from fedkin.results.store import equal
 
 
@@ -154,6 +155,35 @@ def test_a_merge_that_cannot_cope_with_one_reply_goes_on_without_it(fed):
     (row,) = result.history.select("dropped")
     assert (row.round, row.client) == (2, 3)
     assert "array must not contain infs" in row.value
+
+
+def test_a_merge_says_itself_whose_replies_it_cannot_use(fed):
+    """One after the other: the second is seen only when the first is gone."""
+
+    @dataclass(frozen=True)
+    class Picky(Faulty):
+        def merge(self, state, sent, replies):
+            large = [c for c, row in zip(replies.ids.tolist(), replies.body[0]) if float(row.abs().max()) > 50]
+            if large:
+                raise UnusableReplies(large[:1], "it is too large for us")
+            return super().merge(state, sent, replies)
+
+    result = fedkin.run(Picky(fault="huge", value=100.0, who=(1, 3)), fed, **SETTINGS)
+    dropped = [(r.round, r.client, r.value) for r in result.history.select("dropped")]
+    assert dropped == [(2, client, "quarantined: it is too large for us") for client in (1, 3)]
+    assert result.summary["quarantined"] == {"1": 1, "3": 1}
+    alone = fedkin.run(Picky(fault="huge", value=100.0, who=tuple(range(6))), fed, **SETTINGS)
+    assert [r.round for r in alone.history.select("lost_round")] == [2, 3], "the state stays that of round 1"
+
+
+def test_a_merge_that_blames_clients_in_vain_stops_the_run(fed):
+    @dataclass(frozen=True)
+    class Wrong(FedAvg):
+        def merge(self, state, sent, replies):
+            raise UnusableReplies([0], "always")
+
+    with pytest.raises(UnusableReplies, match="always"):
+        fedkin.run(Wrong(), fed, **SETTINGS)
 
 
 def test_a_merge_that_divides_by_zero_stops_the_run(fed, tmp_path):

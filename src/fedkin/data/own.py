@@ -230,7 +230,7 @@ def _from_npz(
     pairs = [pair for pair in arrays.values() if pair is not None]
     who = np.repeat(np.arange(len(pairs)), [len(y) for _, y in pairs])
     x, y = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
-    kept = y.min(initial=0) >= 0 and alone and task == "classification" and y.dtype.kind in "buif"
+    kept = alone and task == "classification" and y.dtype.kind in "buif" and y.min(initial=0) >= 0
     if kept:  # one site's examples: class 0 may be at the others
         y = np.append(y, y.dtype.type(0))
     ys = _targets(y, task)

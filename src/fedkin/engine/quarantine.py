@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedkin.engine.round import NoReplies, RoundClients
 from fedkin.engine.runner import ClientError, reach
-from fedkin.protocol import Method, State
+from fedkin.protocol import Method, State, UnusableReplies
 from fedkin.results.store import StorageError
 from fedkin.results.summary import QUARANTINED
 
@@ -31,6 +31,15 @@ def sound(
 
     Raises NoReplies if nobody's reply can be used.
     """
+    everybody = clients.ids
+    unusable: dict[int, str] = {}
+    while isinstance(error, UnusableReplies) and not unusable.keys() >= set(error.clients):
+        unusable |= dict.fromkeys(error.clients, str(error))
+        after, error = _without(unusable, everybody, method, before, clients)
+    for client, text in unusable.items():
+        clients.drop(client, f"{QUARANTINED}{text}")
+    if after is None and error is None:
+        raise NoReplies
     why = f"the merge failed ({type(error).__name__}: {error})" if after is None else ""
     why = why or problem(method, before, after or {}, clients.ids)
     if not why:
@@ -58,6 +67,21 @@ def sound(
         f"Round {clients.number}: {why}, also without the largest replies. Lower --lr, or look for a division by zero "
         f"in {type(method).__name__}.merge. The last checkpoint is sound."
     )
+
+
+def _without(
+    unusable: Collection[int], everybody: Tensor, method: Method, before: State, clients: RoundClients
+) -> tuple[State | None, Exception | None]:
+    """Do the round again without these clients. Returns the state, or the error; neither if there are no replies."""
+    clients.start_again(everybody, unusable)
+    try:
+        return (method.round(before, clients) if len(clients.ids) else None), None
+    except NoReplies:
+        return None, None
+    except StorageError:
+        raise
+    except Exception as error:
+        return None, error
 
 
 def _again(method: Method, before: State, clients: RoundClients) -> tuple[State | None, str]:

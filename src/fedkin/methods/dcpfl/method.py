@@ -37,7 +37,19 @@ from fedkin.methods.dcpfl.curvature import radius, rapid_decrease_end
 from fedkin.methods.dcpfl.discrepancy import filled, first_seen, gamma_for, group_tree, labels_at, pairwise_discrepancy
 from fedkin.methods.dcpfl.layerwise import Tables, averaged, overall, pick, put, stacked
 from fedkin.models.network import Layout
-from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Reply, Server, State, ragged
+from fedkin.protocol import (
+    Client,
+    Clients,
+    Message,
+    Method,
+    Model,
+    Replies,
+    Reply,
+    Server,
+    State,
+    UnusableReplies,
+    ragged,
+)
 
 # Settings for `matters` under which trials, or layers of low discrepancy, occur within a few rounds.
 SOON = {"start_rounds": 1, "window": 1, "patience": 1, "hold": 1, "settings": {"rounds": 12}}
@@ -251,6 +263,7 @@ class DCPFL(Method):
 
     def _judge(self, state: State, replies: Replies) -> tuple[State, bool]:
         """Compare old and new groups by the mean training loss after local training (sec. III-C)."""
+        _check_lengths(replies, 1, [4] * len(replies.ids))
         losses = [loss.double() for loss in _grouped_losses(state, replies)]
         if not losses:  # only clients without a group answered: keep the groups
             return {**state, "trial": None, "event": {}, "wait": 1}, False
@@ -271,6 +284,7 @@ class DCPFL(Method):
         state = {**before, "clock": state["clock"] + 1}
         if not bool(due.any()):
             return state
+        _check_lengths(replies, 0, due[labels][:, state["owner"]].sum(1).tolist())
         uploads = stacked(replies.body[0], due[labels], state["owner"])
         state["groups"] = self._averaged(state, state["groups"], state["labels"], replies, uploads, due)
         if state["tree"] is None:
@@ -461,6 +475,13 @@ def _start(client: Client, part: Any, plan: Any) -> Tensor:
     """The model a client trains: the layers it was sent, and its own for the others."""
     own = part if len(part) == client.net.layout.size else client.state["models"][0]
     return put(own, part, _layers(client, plan, 1), _owner(client.net.layout))
+
+
+def _check_lengths(replies: Replies, part: int, lengths: list[int]) -> None:
+    """Replies differ in length, so that the engine cannot tell which one is too short."""
+    found = [len(array) for array in replies.body[part]]
+    if wrong := [c for c, has, needs in zip(replies.ids.tolist(), found, lengths) if has != needs]:
+        raise UnusableReplies(wrong, "replied with fewer or more numbers than it was asked for")
 
 
 def _grouped_losses(state: State, replies: Replies) -> list[Tensor]:
