@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))  # the parts are the slow tests
 import torch  # noqa: E402
 
 import fedkin  # noqa: E402
+from fedkin.report.tables import markdown  # noqa: E402
 
 STORED = ROOT / "docs" / "results" / "reliability"
 PAGE = ROOT / "docs" / "reliability.md"
@@ -222,6 +223,112 @@ def _watch(folder: Path, rounds: int) -> Found:
 PARTS: dict[str, Callable[[Path, bool], Found]] = {"kills": kills, "drops": drops, "fuzz": fuzz, "load": load}
 
 
+# ---- the page
+WAYS = {"run": "the run itself", "write": "inside a write", "worker": "a worker"}
+MARK = "<!-- attacks: benchmarks/attacks.py -->", "<!-- /attacks -->"
+HEAD = """\
+# Reliability: what was tried, and what happened
+
+Made by `python benchmarks/reliability.py`; the numbers are in [results/reliability](results/reliability). What fedkin
+does when something goes wrong is in [engines.md](engines.md#what-goes-wrong-and-what-happens-then).
+"""
+
+
+def page() -> str:
+    """The page, from what is stored. The part on attacks is another program's: it stays as it is."""
+    parts = [HEAD]
+    for name, write in (("kills", _kills_text), ("drops", _drops_text), ("fuzz", _fuzz_text)):
+        if (STORED / f"{name}.json").exists():
+            parts.append(write(json.loads((STORED / f"{name}.json").read_text())))
+    parts.append(f"## Hostile clients\n\n{_between(PAGE.read_text() if PAGE.exists() else '')}\n")
+    if (STORED / "load.json").exists():
+        parts.append(_load_text(json.loads((STORED / "load.json").read_text())))
+    return "\n".join(parts)
+
+
+def _between(text: str) -> str:
+    start, end = text.find(MARK[0]), text.find(MARK[1])
+    return text[start : end + len(MARK[1])] if 0 <= start < end else f"{MARK[0]}\nNot measured yet.\n{MARK[1]}"
+
+
+def _kills_text(found: Found) -> str:
+    methods = found["methods"]
+    total = sum(count[way] for count in methods.values() for way in WAYS)
+    runs = sum(count["runs"] for count in methods.values())
+    rows = [[name, *(str(count[way]) for way in WAYS), str(count["runs"])] for name, count in methods.items()]
+    return (
+        f"## Kills\n\n{total} times SIGKILL at a random instant, in {runs} runs ({found['date']}). Each run was "
+        f"started again until it ended. {runs} of {runs} ended with the same bits as the run never killed: history, summary "
+        f"and models. {_settings(found)}\n\n"
+        + markdown(["method", *(f"killed: {text}" for text in WAYS.values()), "runs"], rows)
+        + "\nFull disks, read-only folders and damaged checkpoints: `tests/engine/test_storage.py`, "
+        "`tests/engine/test_disks.py`.\n"
+    )
+
+
+def _settings(found: Found) -> str:
+    settings = found["settings"]
+    return (
+        f"{found['clients']['clients']} clients, {settings['rounds']} rounds, a checkpoint every "
+        f"{settings['checkpoint_every']} rounds, {settings['workers']} workers, `--faults {settings['faults']}`."
+    )
+
+
+def _drops_text(found: Found) -> str:
+    rows = []
+    for name, plans in found["methods"].items():
+        mean = {plan: 100 * sum(r["personal"] for r in runs) / len(runs) for plan, runs in plans.items()}
+        lost = [sum(r["dropped"] for r in plans[plan]) for plan in ("drop", "mixed")]
+        bad = sum(r["quarantined"] for r in plans["mixed"])
+        rows.append([name, *(f"{mean[plan]:.1f}" for plan in PLANS), *map(str, lost), str(bad)])
+    header = ["method", "clean", "30 % lost", "mixed", "replies dropped: 30 % lost", "mixed", "of them quarantined"]
+    return (
+        f"## Unreliable clients\n\nMean personal accuracy in %, {found['seeds']} seeds, {found['rounds']} rounds, "
+        f"digits, {found['clients']['clients']} clients, Dirichlet {found['clients']['alpha']} ({found['date']}). 30 % lost: "
+        f"`--faults {found['plans']['drop']}`; mixed: `--faults {found['plans']['mixed']}`. Every run ended with all "
+        "clients measured. Clients have some 18 test examples each and there are few seeds, so differences of a point "
+        "or two mean nothing.\n\n" + markdown(header, rows)
+    )
+
+
+def _fuzz_text(found: Found) -> str:
+    targets = found["targets"].values()
+    total = sum(t.get("worked", 0) + t.get("refused", 0) for t in targets)
+    rows = [
+        [t["about"], str(t.get("worked", 0) + t.get("refused", 0)), str(t.get("worked", 0)), str(t.get("refused", 0))]
+        for t in targets
+    ]
+    return (
+        f"## Bad input\n\n{total} random cases ({found['date']}). Each worked, or was refused with a message and exit "
+        "code 2. In none was there a traceback, a pickle, or a file changed outside the case's folder. "
+        "`tests/fuzz` has the targets; 500 cases are part of `make test`.\n\n"
+        + markdown(["target", "cases", "worked", "refused"], rows)
+    )
+
+
+def _load_text(found: Found) -> str:
+    rounds, history, clients, sites, watch = (found[k] for k in ("rounds", "history", "clients", "sites", "watch"))
+    memory = ", ".join(map(str, rounds["megabytes"]))
+    handles = ", ".join(map(str, rounds["handles"]))
+    lines = [
+        f"- {rounds['rounds']} rounds: {memory} MB after each quarter; in the last quarter "
+        f"{rounds['slope_megabytes_per_100_rounds']} MB in 100 rounds. Open files: {handles}.",
+        f"- A history of {history['rounds'][0]} rounds is read in {history['seconds'][0]} s, one of "
+        f"{history['rounds'][1]} in {history['seconds'][1]} s.",
+        f"- {clients['clients']} clients, 1 % in each of 5 rounds, {clients['measured']} measured at the end: "
+        f"{clients['seconds']} s, peak memory {clients['peak_megabytes']} MB.",
+        f"- Requests to {sites['sites']} sites and their answers over Flower's bytes, {sites['megabytes']} MB: "
+        f"{sites['seconds']} s; the sum is {'exact' if sites['exact'] else 'WRONG'}.",
+        f"- `watch` on {watch['rounds']} rounds: the first answer takes {watch['first_seconds']} s, the slowest of "
+        f"{watch['asked']} answers while the run goes on {watch['slowest_milliseconds']} ms.",
+    ]
+    return (
+        f"## Load\n\nSeconds were measured on a machine with other work to do ({found['date']}).\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
 def _store(part: str, found: Found) -> None:
     STORED.mkdir(parents=True, exist_ok=True)
     about = {"fedkin": fedkin.__version__, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d")}
@@ -242,6 +349,7 @@ def main() -> None:
             found = PARTS[part](Path(folder), flags.quick)
         if not flags.quick:
             _store(part, {**found, "seconds": round(time.monotonic() - start)})
+    PAGE.write_text(page())
 
 
 if __name__ == "__main__":
