@@ -258,8 +258,8 @@ def _kills_text(found: Found) -> str:
     rows = [[name, *(str(count[way]) for way in WAYS), str(count["runs"])] for name, count in methods.items()]
     return (
         f"## Kills\n\n{total} times SIGKILL at a random instant, in {runs} runs ({found['date']}). Each run was "
-        f"started again until it ended. {runs} of {runs} ended with the same bits as the run never killed: history, summary "
-        f"and models. {_settings(found)}\n\n"
+        f"started again until it ended. {runs} of {runs} ended with the same bits as the run never killed: history, "
+        f"summary and models. {_settings(found)}\n\n"
         + markdown(["method", *(f"killed: {text}" for text in WAYS.values()), "runs"], rows)
         + "\nFull disks, read-only folders and damaged checkpoints: `tests/engine/test_storage.py`, "
         "`tests/engine/test_disks.py`.\n"
@@ -284,8 +284,8 @@ def _drops_text(found: Found) -> str:
     header = ["method", "clean", "30 % lost", "mixed", "replies dropped: 30 % lost", "mixed", "of them quarantined"]
     return (
         f"## Unreliable clients\n\nMean personal accuracy in %, {found['seeds']} seeds, {found['rounds']} rounds, "
-        f"digits, {found['clients']['clients']} clients, Dirichlet {found['clients']['alpha']} ({found['date']}). 30 % lost: "
-        f"`--faults {found['plans']['drop']}`; mixed: `--faults {found['plans']['mixed']}`. Every run ended with all "
+        f"digits, {found['clients']['clients']} clients, Dirichlet {found['clients']['alpha']} ({found['date']}). "
+        f"30 % lost: `--faults {found['plans']['drop']}`; mixed: `--faults {found['plans']['mixed']}`. Every run ended with all "
         "clients measured. Clients have some 18 test examples each and there are few seeds, so differences of a point "
         "or two mean nothing.\n\n" + markdown(header, rows)
     )
