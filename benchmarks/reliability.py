@@ -285,9 +285,9 @@ def _drops_text(found: Found) -> str:
     return (
         f"## Unreliable clients\n\nMean personal accuracy in %, {found['seeds']} seeds, {found['rounds']} rounds, "
         f"digits, {found['clients']['clients']} clients, Dirichlet {found['clients']['alpha']} ({found['date']}). "
-        f"30 % lost: `--faults {found['plans']['drop']}`; mixed: `--faults {found['plans']['mixed']}`. Every run ended with all "
-        "clients measured. Clients have some 18 test examples each and there are few seeds, so differences of a point "
-        "or two mean nothing.\n\n" + markdown(header, rows)
+        f"30 % lost: `--faults {found['plans']['drop']}`; mixed: `--faults {found['plans']['mixed']}`. Every run "
+        "ended with all clients measured. Clients have some 18 test examples each and there are few seeds, so "
+        "differences of a point or two mean nothing.\n\n" + markdown(header, rows)
     )
 
 
@@ -307,26 +307,37 @@ def _fuzz_text(found: Found) -> str:
 
 
 def _load_text(found: Found) -> str:
-    rounds, history, clients, sites, watch = (found[k] for k in ("rounds", "history", "clients", "sites", "watch"))
-    memory = ", ".join(map(str, rounds["megabytes"]))
-    handles = ", ".join(map(str, rounds["handles"]))
-    lines = [
-        f"- {rounds['rounds']} rounds: {memory} MB after each quarter; in the last quarter "
-        f"{rounds['slope_megabytes_per_100_rounds']} MB in 100 rounds. Open files: {handles}.",
-        f"- A history of {history['rounds'][0]} rounds is read in {history['seconds'][0]} s, one of "
-        f"{history['rounds'][1]} in {history['seconds'][1]} s.",
-        f"- {clients['clients']} clients, 1 % in each of 5 rounds, {clients['measured']} measured at the end: "
-        f"{clients['seconds']} s, peak memory {clients['peak_megabytes']} MB.",
-        f"- Requests to {sites['sites']} sites and their answers over Flower's bytes, {sites['megabytes']} MB: "
-        f"{sites['seconds']} s; the sum is {'exact' if sites['exact'] else 'WRONG'}.",
-        f"- `watch` on {watch['rounds']} rounds: the first answer takes {watch['first_seconds']} s, the slowest of "
-        f"{watch['asked']} answers while the run goes on {watch['slowest_milliseconds']} ms.",
-    ]
-    return (
-        f"## Load\n\nSeconds were measured on a machine with other work to do ({found['date']}).\n\n"
-        + "\n".join(lines)
-        + "\n"
-    )
+    """One line for each thing that was measured."""
+    lines = []
+    if "rounds" in found:
+        one = found["rounds"]
+        memory, handles = (", ".join(map(str, one[key])) for key in ("megabytes", "handles"))
+        lines.append(
+            f"- {one['rounds']} rounds: {memory} MB after each quarter; in the last quarter "
+            f"{one['slope_megabytes_per_100_rounds']} MB in 100 rounds. Open files: {handles}."
+        )
+    if "history" in found:
+        (short, long), (first, second) = found["history"]["rounds"], found["history"]["seconds"]
+        lines.append(f"- A history of {short} rounds is read in {first} s, one of {long} rounds in {second} s.")
+    if "clients" in found:
+        one = found["clients"]
+        lines.append(
+            f"- {one['clients']} clients, 1 % in each of 5 rounds, {one['measured']} measured at the end: "
+            f"{one['seconds']} s, peak memory {one['peak_megabytes']} MB."
+        )
+    if "sites" in found:
+        one = found["sites"]
+        lines.append(
+            f"- Requests to {one['sites']} sites and their answers over Flower's bytes, {one['megabytes']} MB: "
+            f"{one['seconds']} s; the sum of the answers is {'exact' if one['exact'] else 'WRONG'}."
+        )
+    if "watch" in found:
+        one = found["watch"]
+        lines.append(
+            f"- `watch` on {one['rounds']} rounds: the first answer takes {one['first_seconds']} s, the slowest of "
+            f"{one['asked']} answers while the run goes on {one['slowest_milliseconds']} ms."
+        )
+    return f"## Load\n\nMeasured on a machine with other work to do ({found['date']}).\n\n" + "\n".join(lines) + "\n"
 
 
 def _store(part: str, found: Found) -> None:
