@@ -239,7 +239,8 @@ def page() -> str:
     parts = [HEAD]
     for name, write in (("kills", _kills_text), ("drops", _drops_text), ("fuzz", _fuzz_text)):
         if (STORED / f"{name}.json").exists():
-            parts.append(write(json.loads((STORED / f"{name}.json").read_text())))
+            found = json.loads((STORED / f"{name}.json").read_text())
+            parts.append(write(found) + (f"\nNote: {found['note']}\n" if "note" in found else ""))
     parts.append(f"## Hostile clients\n\n{_between(PAGE.read_text() if PAGE.exists() else '')}\n")
     if (STORED / "load.json").exists():
         parts.append(_load_text(json.loads((STORED / "load.json").read_text())))
@@ -295,7 +296,12 @@ def _fuzz_text(found: Found) -> str:
     targets = found["targets"].values()
     total = sum(t.get("worked", 0) + t.get("refused", 0) for t in targets)
     rows = [
-        [t["about"], str(t.get("worked", 0) + t.get("refused", 0)), str(t.get("worked", 0)), str(t.get("refused", 0))]
+        [
+            t["about"] + (" *" if t.get("earlier") else ""),
+            str(t.get("worked", 0) + t.get("refused", 0)),
+            str(t.get("worked", 0)),
+            str(t.get("refused", 0)),
+        ]
         for t in targets
     ]
     return (
@@ -303,6 +309,7 @@ def _fuzz_text(found: Found) -> str:
         "code 2. In none was there a traceback, a pickle, or a file changed outside the case's folder. "
         "`tests/fuzz` has the targets; 500 cases are part of `make test`.\n\n"
         + markdown(["target", "cases", "worked", "refused"], rows)
+        + ("\n\\* Measured a few commits earlier than the others.\n" if any(t.get("earlier") for t in targets) else "")
     )
 
 
