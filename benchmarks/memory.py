@@ -23,7 +23,7 @@ EXAMPLES, SIDE = 10, 8  # small images: the memory in question is that of the pa
 
 def frozen_body(shape: tuple[int, ...], classes: int) -> nn.Module:
     module = resnet(shape, classes, depth=18)
-    for _, part in module.named_children():
+    for part in module.children():
         if not isinstance(part, nn.Linear):
             part.requires_grad_(False)
     return module

@@ -1,20 +1,28 @@
-"""Speed of fedkin against a plain PyTorch loop (and peers, where installed) on the same work, in one run.
+"""Speed of fedkin against a plain PyTorch loop, pfl-research and Flower on the same work, in one run.
 
-    python benchmarks/speed.py [--rounds 3] [--only P1|P2]
+    python -m venv /tmp/pfl && /tmp/pfl/bin/pip install -c constraints.txt 'pfl[pytorch]'
+    python benchmarks/speed.py [--rounds 3] [--only P1|P2] [--pfl /tmp/pfl/bin/python]
 
 P1: 100 clients x 480 images of 28x28, 30 a round, 5 epochs, batch 16, cnn3, evaluation of all clients each round.
 P2: the same clients, fcnn1, batch 10, 1 epoch.
-The two take turns, so that a slow minute of the machine hits both. The images are random: speed does not look at them.
+They take turns, so that a slow minute of the machine hits all; Flower comes last. The images are random: speed does not
+look at them. CPU seconds are user and system time of all processes of a round. Where other programs keep the machine
+busy, they tell more than wall seconds do.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import os
+import socket
 import statistics
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,6 +36,7 @@ from fedkin.models.build import maker
 from fedkin.models.network import Network
 
 CLIENTS, TRAIN, TEST, CHOSEN = 100, 480, 120, 30
+FLOWER = True
 
 
 @dataclass(frozen=True)
@@ -109,15 +118,50 @@ class Plain:
         return middle - start, time.perf_counter() - middle
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process and of its children that are still there."""
+    total, family = 0.0, [os.getpid()]
+    for pid in family:
+        try:
+            family += [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
 class Watch(Tracker):
+    """Wall and CPU seconds of each round."""
+
     def __init__(self) -> None:
-        self.seconds: list[float] = []
+        self.seconds: list[tuple[float, float]] = []
+        self._cpu = cpu_seconds()
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
-        self.seconds.append(metrics["seconds"])
+        now = cpu_seconds()
+        self.seconds.append((metrics["seconds"], now - self._cpu))
+        self._cpu = now
 
 
-def fedkin_rounds(work: Work, federation: fedkin.Federation, rounds: int, *, evaluate: bool) -> list[float]:
+def pfl_rounds(work: Work, rounds: int, python: str) -> list[tuple[float, float]]:
+    """Wall and CPU seconds of rounds of pfl-research in two processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [python, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1"]
+    command += [f"--master-port={port}", str(Path(__file__).with_name("pfl_rounds.py")), work.model]
+    command += [str(work.epochs), str(work.batch), str(rounds)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    found = [json.loads(line.partition("RESULT ")[2]) for line in done.stdout.splitlines() if "RESULT " in line]
+    if done.returncode or len(found) != 2:
+        raise SystemExit(f"pfl-research failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
+    return [(max(a[0], b[0]), a[1] + b[1]) for a, b in zip(*found)]
+
+
+def fedkin_rounds(work: Work, federation: fedkin.Federation, rounds: int) -> list[tuple[float, float]]:
     watch = Watch()
     fedkin.run(
         "fedavg", federation, model=work.model, rounds=rounds + 1, participation=CHOSEN / CLIENTS, lr=0.01,
@@ -173,36 +217,44 @@ def made() -> fedkin.Federation:
     return fedkin.federate(arrays, partition="iid", clients=CLIENTS, test=0.2, validation=0.0)
 
 
-def measure(work: Work, rounds: int) -> None:
+def measure(work: Work, rounds: int, pfl: str) -> None:
     federation = made()
     plain = Plain(work, federation)
     plain.round(0)
-    loop_times: list[float] = []
-    ours: list[float] = []
+    times: dict[str, list[tuple[float, float]]] = {"plain loop": [], "fedkin": []}
     for turn in range(rounds):
-        loop_times += [sum(plain.round(3 * turn + i)) for i in range(2)]
-        ours += fedkin_rounds(work, federation, 2, evaluate=True)
-    samples = CHOSEN * TRAIN * work.epochs
-    loop_rate, our_rate = samples / statistics.median(loop_times), samples / statistics.median(ours)
+        for i in range(2):
+            cpu = time.process_time()
+            wall = sum(plain.round(3 * turn + i))
+            times["plain loop"].append((wall, time.process_time() - cpu))
+        times["fedkin"] += fedkin_rounds(work, federation, 2)
+        if pfl:
+            times.setdefault("pfl-research", []).extend(pfl_rounds(work, 2, pfl))
+    for peer, found in peers(work, federation, rounds * 2):
+        times[peer] = [(seconds, float("nan")) for seconds in found]
+    print(
+        f"{work.name}: {work.model}, batch {work.batch}, {work.epochs} epochs, evaluation included; medians of rounds"
+    )
+    wall, cpu = (statistics.median(t[k] for t in times["fedkin"]) for k in (0, 1))
+    for name, found in times.items():
+        theirs = [statistics.median(t[k] for t in found) for k in (0, 1)]
+        print(
+            f"  {name:14} {theirs[0]:7.2f} s wall, {theirs[1]:7.2f} s CPU a round; fedkin is {theirs[0] / wall:5.2f} x "
+            f"as fast by wall time, {theirs[1] / cpu:5.2f} x by CPU time"
+        )
     net = Network(maker(work.model, (1, 28, 28), 10, 0, {})(0), federation.example)
     top, alone = peak(), training_only(work, federation)
-    print(f"{work.name}: {work.model}, batch {work.batch}, {work.epochs} epochs, {rounds * 2} rounds each")
-    print(f"  plain loop   {loop_rate:9.0f} training samples/s, evaluation included")
-    print(f"  fedkin       {our_rate:9.0f} training samples/s, evaluation included")
-    print(f"  ratio        {our_rate / loop_rate:9.2f} x")
-    for peer, times in peers(work, federation, rounds * 2):
-        rate = samples / statistics.median(times)
-        print(f"  {peer:12} {rate:9.0f} training samples/s: {rate / loop_rate:.2f} x the plain loop")
     share = alone * net.training_flops / top
     print(
         f"  one worker's training: {alone:.0f} samples/s, {share:.0%} of this core's sgemm peak "
-        f"({top / 1e9:.0f} GFLOP/s)"
+        f"({top / 1e9:.0f} GFLOP/s); load {os.getloadavg()[0]:.1f}",
+        flush=True,
     )
 
 
 def peers(work: Work, federation: fedkin.Federation, rounds: int) -> Iterator[tuple[str, list[float]]]:
     """Round times of other libraries, where they are installed, after ours: they cannot take turns in one process."""
-    if importlib.util.find_spec("flwr") and importlib.util.find_spec("ray"):
+    if FLOWER and importlib.util.find_spec("flwr") and importlib.util.find_spec("ray"):
         from peers import flower
 
         make = PlainCnn3 if work.model == "cnn3" else PlainFcnn1
@@ -214,10 +266,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="turns of two rounds each")
     parser.add_argument("--only", choices=[w.name for w in WORKS])
+    parser.add_argument("--pfl", default="", help="Python of an environment with pfl[pytorch]")
+    parser.add_argument("--no-flower", action="store_true", help="leave Flower out")
     arguments = parser.parse_args()
+    global FLOWER
+    FLOWER = not arguments.no_flower
     for work in WORKS:
         if arguments.only in (None, work.name):
-            measure(work, arguments.rounds)
+            measure(work, arguments.rounds, arguments.pfl)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def mended(match: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", folder, match[1]))
         inside = path.startswith("docs/") and files.get_file_from_path(path.removeprefix("docs/")) is not None
-        return match[1] if inside or not (ROOT / path).exists() else f"{config.repo_url}/blob/main/{path}"
+        return match[1] if inside or not (ROOT / path).exists() else f"{config.extra['source']}/blob/main/{path}"
 
     markdown = LINK.sub(mended, markdown)
     return markdown.replace("<!-- methods -->", _methods()) if "<!-- methods -->" in markdown else markdown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 # The public names, one list. They are imported when first used, so that `import fedkin` does not wait for torch.
 _WHERE = {

@@ -72,7 +72,8 @@ class Memory(Grid):
             else:
                 arrived = make_message(metadata=message.metadata, content=wired(message.content))
                 context = Context(1, node, self.homes[node], RecordDict(), dict(self.config))
-                answer = (client.hello if kind == "query.hello" else client.task)(arrived, context)
+                handlers = {"query.hello": client.hello, "query.statistics": client.statistics}
+                answer = handlers.get(kind, client.task)(arrived, context)
                 self.replies[name] = make_message(metadata=answer.metadata, content=wired(answer.content))
         return out
 

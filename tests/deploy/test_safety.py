@@ -66,6 +66,11 @@ def test_scores_are_those_of_the_task():
     task = Classification(metrics=("accuracy", "auc", "log_loss"), headline="auc")
     scores = {"personal": 0.9, "personal_accuracy": 0.8, "personal_log_loss": 3.0, "received_loss": 2.0}
     assert codec.decode_answer(codec.encode_answer(GOOD, (), scores), task)[2] == scores
+    told = {"personal": 0.5, "model_weight_of_own": 0.25}  # what a method says of a personal model
+    assert codec.decode_answer(codec.encode_answer(GOOD, (), told))[2] == told
+    many = {f"model_{'x' * k}": 0.0 for k in range(1, 25)}
+    with pytest.raises(Malformed, match="the score model_"):
+        codec.decode_answer(codec.encode_answer(GOOD, (), many))
     with pytest.raises(Malformed, match="the score personal_accuracy"):
         codec.decode_answer(codec.encode_answer(GOOD, (), scores))
     with pytest.raises(Malformed, match="must lie in"):
@@ -119,6 +124,53 @@ def test_privacy_over_the_wire_is_counted_and_cannot_be_repeated_by_the_server(t
     assert not torch.equal(run.state["model"], here.state["model"]), "the noise of a site has a key of its own"
     for name in NAMES:
         assert stat.S_IMODE((tmp_path / name / "noise.key").stat().st_mode) == 0o600
+
+
+# ---- tables prepared alike, without sharing more than a site allows
+def tables(world: World, tmp_path: Path, share: str) -> None:
+    """Three tables of one kind; only the last has the level `c`."""
+    rng = np.random.default_rng(3)
+    for part, name in enumerate(NAMES):
+        levels = ["a", "b"] if part < 2 else ["a", "b", "c"]
+        rows = [f"{levels[k % len(levels)]},{rng.normal(10 * part):.4f},{'yes' if k % 3 else 'no'}" for k in range(60)]
+        (tmp_path / f"{name}.csv").write_text("kind,size,y\n" + "\n".join(rows) + "\n")
+        world.grid.homes[world.node[name]] |= {"data": str(tmp_path / f"{name}.csv"), "share": share}
+
+
+def test_tables_with_other_levels_are_prepared_alike(tmp_path, data):  # noqa: F811
+    for fit in ("each", "sites"):
+        world = World(tmp_path / fit, data, method__name="fedavg", run__fit=fit)
+        tables(world, tmp_path, share=fit)
+        there = world.serve()
+        whole = fedkin.federate(fedkin.from_folder(tmp_path), partition="by_group", fit=fit)
+        here = fedkin.run("fedavg", whole, rounds=2, evaluate_every=0)
+        assert there.config["inputs"]["shape"] == here.config["inputs"]["shape"]
+        torch.testing.assert_close(there.state["model"], here.state["model"], atol=1e-5, rtol=1e-4)
+        stored = json.loads((tmp_path / fit / "out" / "preprocessing.json").read_text())
+        assert ("" in stored["scales"]) == (fit == "sites")
+        again = World(tmp_path / fit, data, method__name="fedavg", run__fit=fit, run__rounds=3)
+        tables(again, tmp_path, share="")  # what was agreed is kept: nobody is asked again
+        assert again.serve().summary["rounds"] == 3
+
+
+def test_a_site_shares_no_more_than_its_file_allows(tmp_path, data):  # noqa: F811
+    world = World(tmp_path, data, method__name="fedavg", run__fit="sites")
+    tables(world, tmp_path, share="each")
+    with pytest.raises(RuntimeError, match=r"north: Malformed: this site shares 'each'; the run asks for 'sites'"):
+        world.serve()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"mean": float("nan")}, {"variance": -1.0}, {"known": 10**12}, {"levels": [1]}, {"kind": "secret"}, {"rows": [1]},
+     {"mean": 1e40}, {"name": 3}],
+)  # fmt: skip
+def test_statistics_out_of_range_are_refused(change):
+    column = {"name": "size", "kind": "number", "levels": [], "known": 3, "missing": 0, "mean": 1.0, "variance": 2.0}
+    told = {"columns": [column], "classes": ["no", "yes"], "task": "classification"}
+    assert codec.decode_statistics(codec.encode_text(json.dumps(told))) == told
+    with pytest.raises(Malformed, match="statistics"):
+        codec.decode_statistics(codec.encode_text(json.dumps({**told, "columns": [{**column, **change}]})))
 
 
 # ---- what comes to a site

@@ -158,6 +158,17 @@ def test_a_client_that_chose_among_models_is_compared_with_the_nearest():
         assert away == pytest.approx(0.2, abs=1e-4)
 
 
+def test_a_client_that_was_offered_two_models_is_compared_with_the_nearer():
+    shared, own = torch.zeros(4), torch.full((4,), 10.0)
+    bodies = {
+        i: ((own if i % 2 else shared) + (50.0 if i == 4 else 0.1), torch.tensor([float(i % 2)])) for i in range(6)
+    }
+    found = Defense("normbound", 1.0).apply(bodies, {i: Message((shared,), (own,)) for i in range(6)})
+    for i in range(6):
+        away = min(float((found.bodies[i][0] - model).norm()) for model in (shared, own))
+        assert away == pytest.approx(0.2, abs=1e-4)
+
+
 def test_fewer_than_three_replies_cannot_be_judged():
     bodies = {0: (torch.zeros(4),), 1: (torch.full((4,), 1e6),)}
     found = Defense("normbound", 1.0).apply(bodies, {i: Message(shared=(torch.zeros(4),)) for i in range(2)})

@@ -13,7 +13,7 @@ from fedkin.registry import hint
 # By heading: what is typed, and what it does. The first word is the module in this package.
 COMMANDS: dict[str, dict[str, str]] = {
     "Run": {
-        "demo": "Compare methods on embedded data, in under a minute.",
+        "demo": "Compare methods on data at hand, in under a minute.",
         "run METHOD": "Run one method; add --help for its flags.",
         "compare METHOD METHOD …": "Run several methods on the same clients.",
         "sweep METHOD --grid …": "Try settings, choose on validation examples.",

@@ -77,9 +77,10 @@ def linear_head(layout: Layout, values: Tensor, method: str) -> tuple[Tensor, Te
 
 
 def check_head(layout: Layout, classes: int, method: str) -> None:
-    """Raise if the head does not give the class scores: the method would then train another model than the user's."""
+    """Raise if the head does not give the class scores: the method would then train another model than the user's. A
+    regression has no classes; the head of its network is taken as it is."""
     scores = _head_pieces(layout)[0].shape[0]
-    if scores != classes:
+    if classes and scores != classes:
         raise ValueError(
             f"{method} needs a head that gives the scores of the {classes} classes; layer "
             f"'{layout.layers[layout.head_layer].name}' gives {scores} numbers. "

@@ -26,11 +26,16 @@ _NOT_MEASURED = ("trestbps=0", "chol=0")  # nobody has a blood pressure or chole
 READING = Reading(label="disease", categorical=_CATEGORIES, missing=_NOT_MEASURED)
 
 
+def at_hand(folder: str | Path | None = None) -> bool:
+    """Are the files there, so that nothing has to be downloaded?"""
+    return all((data_dir(folder) / "heart" / f"processed.{name}.data").exists() for name in _PATIENTS)
+
+
 def load(folder: str | Path | None = None) -> Arrays:
     """The official `processed.*.data` files. The label says whether there is any disease (`num` above 0)."""
     place = data_dir(folder) / "heart"
     files = {name: f"processed.{name}.data" for name in _PATIENTS}
-    if not all((place / file).exists() for file in files.values()):
+    if not at_hand(folder):
         # The publisher gives no checksum of the archive; its content is checked below.
         fetch(place, {"heart.zip": (_ADDRESS, None)}, what="UCI Heart Disease")
         unpack(place / "heart.zip", place, list(files.values()))

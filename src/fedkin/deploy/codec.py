@@ -5,6 +5,8 @@ Both sides check what they receive, because neither has a reason to trust the ot
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from math import isfinite, prod
 from typing import Any, NamedTuple, cast, get_type_hints
@@ -31,6 +33,9 @@ MOST_SECONDS = 1e8
 MOST_ROUNDS = 10**7
 MOST_TEXT = 2000  # characters of an error or of notes
 LARGEST_SCORE = 1e30
+DESCRIBED = re.compile(r"model_[a-z][a-z0-9_]{0,39}")  # what a method says of a personal model (`describe_personal`)
+MOST_DESCRIBED = 20
+MOST_STATISTICS = 10**6  # characters
 
 
 class Malformed(ValueError):
@@ -59,6 +64,14 @@ class Request(NamedTuple):
     classes: int
     data: str
     """The built-in data set that all sites use, or "own"."""
+    preprocessing: str = ""
+    """What the sites agreed on, as JSON; "" where each prepares its table by itself."""
+
+
+class Text(NamedTuple):
+    """A text that goes between server and site: statistics of a table, or the preprocessing made of them."""
+
+    text: str = ""
 
 
 class Answer(NamedTuple):
@@ -72,6 +85,8 @@ class Answer(NamedTuple):
     """One on each line."""
     released: int = 0
     """How often this looked at the site's data through noise (`--privacy`)."""
+    one_class: bool = False
+    """Does the personal model predict the same class for every test example?"""
 
 
 class SiteInfo(NamedTuple):
@@ -197,6 +212,8 @@ def decode_answer(record: RecordDict, task: Task | None = None) -> tuple[Answer,
         raise Malformed("The reply has no scores.")
     ranges = _score_ranges(task or Classification())
     scores: dict[str, float] = {}
+    described = [name for name in marks if name not in ranges and DESCRIBED.fullmatch(name)]
+    ranges |= dict.fromkeys(described[:MOST_DESCRIBED], (-LARGEST_SCORE, LARGEST_SCORE))
     for name, value in marks.items():
         if name not in ranges or type(value) is not float:
             raise Malformed(f"The reply has the score {name}; known are numbers named {', '.join(ranges)}.")
@@ -220,6 +237,38 @@ def _score_ranges(task: Task) -> dict[str, tuple[float, float]]:
 def _within(what: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
         raise Malformed(f"{what} is {value:g}; it must lie in [{least:g}, {most:g}].")
+
+
+def encode_text(text: str) -> RecordDict:
+    return RecordDict({"fields": _fields(Text(text))})
+
+
+def decode_text(record: RecordDict) -> str:
+    found: Text = _read(Text, record)
+    _within("length of the text", len(found.text), 0, MOST_STATISTICS)
+    return found.text
+
+
+def decode_statistics(record: RecordDict) -> dict[str, Any]:
+    """What a site told of its table for the preprocessing of all: names, levels, counts, means and variances."""
+    try:
+        told = json.loads(decode_text(record))
+        columns, classes = told["columns"], told["classes"]
+        sound = set(told) == {"columns", "classes", "task"} and told["task"] == "classification"
+        sound = sound and all(isinstance(name, str) for name in classes) and len(classes) <= MOST_CLASSES
+        sound = sound and 0 < len(columns) <= MOST_NUMBERS and len({c["name"] for c in columns}) == len(columns)
+        for column in columns:
+            numbers = [column["known"], column["missing"], column.get("mean", 0.0), column.get("variance", 0.0)]
+            sound = sound and all(type(n) in (int, float) and isfinite(n) and abs(n) < LARGEST_SCORE for n in numbers)
+            sound = sound and all(0 <= n <= MOST_EXAMPLES for n in numbers[:2]) and numbers[3] >= 0
+            sound = sound and isinstance(column["name"], str) and column["kind"] in ("number", "category")
+            sound = sound and all(isinstance(level, str) for level in column["levels"])
+            sound = sound and column.keys() <= {"name", "kind", "levels", "known", "missing", "mean", "variance"}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise Malformed("its statistics are not names, levels, counts, finite means and variances of columns.")
+    return dict(told)
 
 
 def encode_card(info: SiteInfo) -> RecordDict:
@@ -247,3 +296,10 @@ def claimed_name(record: RecordDict) -> str:
     found = record.get("fields")
     name = found.get("client") if isinstance(found, ConfigRecord) else None
     return name if isinstance(name, str) else ""
+
+
+def refusal(record: RecordDict) -> str:
+    """Why a site refused, if this is such an answer."""
+    found = record.get("fields")
+    why = found.get("error") if isinstance(found, ConfigRecord) else None
+    return why[:MOST_TEXT] if isinstance(why, str) else ""

@@ -10,7 +10,7 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedkin.deploy.codec import MOST_CLASSES, MOST_EXAMPLES, Malformed, SiteInfo, claimed_name, decode_card
+from fedkin.deploy.codec import MOST_CLASSES, MOST_EXAMPLES, Malformed, SiteInfo, claimed_name, decode_card, encode_text
 
 T = TypeVar("T")
 LOOK_EVERY = 1.0  # seconds between two looks at who is there
@@ -50,6 +50,7 @@ class NodeDirectory:
         self._met: dict[Node, float] = {}
         """Nodes that were asked who they are, and when they may be asked again; one that was restarted is a new one."""
         self._looked = 0.0
+        self._preprocessing = ""
 
     def node(self, name: str) -> Node | None:
         """The node that speaks for a client, if it is there."""
@@ -66,7 +67,8 @@ class NodeDirectory:
             return self._looked - begin
         self._nodes = {n.node_id: Node(n.node_id, n.last_activated_at, n.public_key) for n in found}
         new = [node for node in self._nodes.values() if self._met.get(node, 0.0) < self._looked]
-        hello = [Message(RecordDict(), dst_node_id=node.id, message_type="query.hello") for node in new]
+        content = encode_text(self._preprocessing) if self._preprocessing else RecordDict()
+        hello = [Message(content, dst_node_id=node.id, message_type="query.hello") for node in new]
         for node, sent in zip(new, push(self._grid, hello)):
             if sent:
                 self._asked[sent] = node
@@ -74,6 +76,30 @@ class NodeDirectory:
         for reply in pull(self._grid, self._asked):
             self._hear(self._asked.pop(reply.metadata.reply_to_message_id), reply)
         return self._looked - begin
+
+    def introduce_again(self, preprocessing: str) -> None:
+        """Ask everybody again who they are, with a preprocessing that decides what their examples look like."""
+        self._preprocessing = preprocessing
+        for table in (self.infos, self._speaks, self._met, self._asked):
+            table.clear()
+
+    def ask(self, kind: str, content: RecordDict, seconds: float) -> dict[str, RecordDict]:
+        """What each client answers to a question. Those that do not answer in time are missing."""
+        there = {name: node for name in sorted(self._names) if (node := self.node(name)) is not None}
+        letters = [Message(content, dst_node_id=node.id, message_type=f"query.{kind}") for node in there.values()]
+        open_ = {sent: name for name, sent in zip(there, push(self._grid, letters)) if sent}
+        out: dict[str, RecordDict] = {}
+        end = time.monotonic() + seconds
+        while open_ and time.monotonic() < end:
+            for reply in pull(self._grid, open_):
+                name = open_.pop(reply.metadata.reply_to_message_id)
+                if reply.has_error():
+                    self._notify(f"{name} did not answer: {reason(reply)}")
+                else:
+                    out[name] = reply.content
+            if open_:
+                time.sleep(0.2)
+        return out
 
     def absent(self) -> list[str]:
         return sorted(name for name in self._names if self.node(name) is None)

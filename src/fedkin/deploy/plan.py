@@ -40,6 +40,9 @@ class Plan:
     bind_keys: bool
     """A name belongs to the node key that it first came with. Only for sites that have keys of their own."""
     task: Task
+    fit: str
+    """How the sites' tables are prepared alike: each (they share columns, levels and classes) or sites (also means and
+    variances); empty: they share nothing, and must agree by themselves."""
     max_examples: int
     """A site that says it has more training examples is refused: they are its weight in averages."""
     max_classes: int
@@ -72,8 +75,10 @@ def read(config: Mapping[str, Any]) -> Plan:
     out = str(_taken(of_run, "out", "run.out", "the server's folder for this run"))
     if not Path(out).is_absolute():
         raise ValueError(f"run.out='{out}' must be an absolute path: Flower chooses where the server's process runs.")
-    usual = {"wait": 300.0, "bind_keys": False, **LIMITS}
+    usual = {"wait": 300.0, "bind_keys": False, "fit": "", **LIMITS}
     own = {**usual, **_typed({k: of_run.pop(k) for k in usual if k in of_run}, usual, "run")}
+    if own["fit"] not in ("", "each", "sites"):
+        raise ValueError(f"run.fit='{own['fit']}' must be each, sites, or empty: no statistics are shared.")
     for name in LIMITS:
         if own[name] < 1:
             raise ValueError(f"run.{name}={own[name]} must be at least 1.")
@@ -94,6 +99,7 @@ def read(config: Mapping[str, Any]) -> Plan:
         wait=own["wait"],
         bind_keys=own["bind_keys"],
         task=_task(tables["task"]),
+        fit=own["fit"],
         max_examples=own["max_examples"],
         max_classes=own["max_classes"],
     )

@@ -82,6 +82,7 @@ def _config(given: Init, place: Path) -> dict[str, dict[str, Any]]:
             "out": str(place / "server" / given.method),
             "wait": 300.0,
             "bind_keys": False,
+            "fit": "",
             **LIMITS,
             **options,
             **changed,
@@ -168,6 +169,7 @@ part = {part}
 # Own data, in the place of the three lines above: a file with one row for each example.
 # data = "/path/to/rows.csv"  # a header, numbers, the class (from 0) in the column `label`; or .npz with x and y
 # label = "y"
+# share = "each"  # what may be told of the table, if the run has run.fit: each (columns, levels), sites (also means)
 # Limits of this site, if you want any:
 # functions = "local"  # client functions that may be called; max_requests, max_rounds, max_bytes = 0 (no limit)
 # privacy = "client:clip=1,noise=1.1"  # noise on all that leaves, whatever the run says

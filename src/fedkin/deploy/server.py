@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from flwr.app import Context
@@ -18,8 +18,19 @@ from flwr.app import Message as Letter
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
+from fedkin.data.encode import Reading
 from fedkin.data.partition import Ints
-from fedkin.deploy.codec import Malformed, Request, SiteInfo, decode_answer, encode_request
+from fedkin.data.preprocess import Fit, agreed
+from fedkin.deploy.codec import (
+    Malformed,
+    Request,
+    SiteInfo,
+    decode_answer,
+    decode_statistics,
+    encode_request,
+    encode_text,
+    refusal,
+)
 from fedkin.deploy.directory import Node, NodeDirectory, pull, push, reason
 from fedkin.deploy.plan import Plan, read
 from fedkin.engine.checkpoint import Checkpoint
@@ -53,12 +64,12 @@ def serve(grid: Grid, plan: Plan) -> Run:
         grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
         max_classes=plan.max_classes,
     )  # fmt: skip
-    absent = directory.gather(plan.wait)
-    if refused := {name: why for name, why in directory.refused.items() if name not in before}:
-        raise RuntimeError(
-            "; ".join(f"{name} cannot take part: {why}" for name, why in sorted(refused.items()))
-            + ". Put it right there (`fedkin deploy check SITE_FILE`), restart its supernode, and run again."
-        )
+    absent = _gathered(directory, plan, before)
+    prepared = ""
+    if plan.fit:
+        prepared = _agreed(directory, plan, out, absent)
+        directory.introduce_again(prepared)
+        absent = _gathered(directory, plan, before)
     infos = {name: SiteInfo(**site["card"]) for name, site in before.items()} | directory.infos
     _check_cards(infos, plan, absent)
     sites = {name: {"card": info._asdict(), "key": directory.keys.get(name, b"").hex()} for name, info in infos.items()}
@@ -77,8 +88,42 @@ def serve(grid: Grid, plan: Plan) -> Run:
         label=plan.label,
         options=plan.options,
         trackers=[Lines()],
-        connect=lambda spec, checkpoint: Deployment(grid, directory, spec, checkpoint, name, plan.options.time_limit),
+        connect=lambda spec, checkpoint: Deployment(
+            grid, directory, spec, checkpoint, name, plan.options.time_limit, prepared
+        ),
     )
+
+
+def _gathered(directory: NodeDirectory, plan: Plan, before: Mapping[str, Any]) -> list[str]:
+    """Wait for all clients; return those that are not there. Raise if one of them cannot take part."""
+    absent = directory.gather(plan.wait)
+    if refused := {name: why for name, why in directory.refused.items() if name not in before}:
+        raise RuntimeError(
+            "; ".join(f"{name} cannot take part: {why}" for name, why in sorted(refused.items()))
+            + ". Put it right there (`fedkin deploy check SITE_FILE`), restart its supernode, and run again."
+        )
+    return absent
+
+
+def _agreed(directory: NodeDirectory, plan: Plan, out: Path, absent: Sequence[str]) -> str:
+    """The preprocessing of all sites as JSON, made once from what each tells of its table, and kept with the run."""
+    path = out / "preprocessing.json"
+    if path.exists() and (out / "config.json").exists():
+        return path.read_text()
+    if absent:
+        raise RuntimeError(f"run.fit='{plan.fit}' needs all sites at the start; {', '.join(absent)} is not there.")
+    answers = directory.ask("statistics", encode_text(plan.fit), plan.wait)
+    told, problems = {}, [f"{name} did not tell" for name in plan.clients if name not in answers]
+    for name, record in sorted(answers.items()):
+        try:
+            told[name] = decode_statistics(record)
+        except Malformed as error:
+            problems.append(f"{name}: {refusal(record) or error}")
+    if problems:
+        raise RuntimeError(f"The sites could not agree on how to prepare their tables: {'; '.join(problems)}.")
+    made = agreed(told, cast(Fit, plan.fit), reading=Reading())
+    write_json(path, made.to_json(), durable=True)
+    return path.read_text()
 
 
 def _name(out: Path) -> str:
@@ -201,8 +246,16 @@ class Deployment:
     names the state it starts from, so that it makes no difference how often it is sent."""
 
     def __init__(
-        self, grid: Grid, directory: NodeDirectory, spec: RunSpec, checkpoint: Checkpoint, name: str, time_limit: float
+        self,
+        grid: Grid,
+        directory: NodeDirectory,
+        spec: RunSpec,
+        checkpoint: Checkpoint,
+        name: str,
+        time_limit: float,
+        preprocessing: str = "",
     ) -> None:
+        self._preprocessing = preprocessing
         self._grid, self._directory, self._spec, self._book = grid, directory, spec, checkpoint
         self._name, self._limit = name, time_limit
         # told once, with the first task: an interruption is part of a run's history
@@ -255,6 +308,7 @@ class Deployment:
             models=isinstance(task, Evaluation) and task.models is not None,
             classes=federation.classes,
             data=federation.description["data"],
+            preprocessing=self._preprocessing,
         )
         return encode_request(request, message.for_position(task.position))
 
@@ -299,7 +353,7 @@ class Deployment:
         task = ask.task
         ask.outcome = Outcome(
             task.position, task.client, body, answer.has_state, scores, answer.flops, answer.seconds, answer.error,
-            model=answer.model, notes=notes, released=answer.released,
+            model=answer.model, notes=notes, released=answer.released, one_class=answer.one_class,
         )  # fmt: skip
 
     def _outcome(self, ask: Ask) -> Outcome:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,10 +28,13 @@ from torch import Tensor
 
 import fedkin
 from fedkin.data import DATASETS, Arrays, from_file
-from fedkin.data.federation import Federation, federate
+from fedkin.data.federation import Federation, federate, site_statistics
+from fedkin.data.preprocess import Fit, Preprocessing
 from fedkin.deploy.codec import MOST_TEXT, Answer, Malformed, Request, SiteInfo, decode_request, encode_answer
 from fedkin.deploy.plan import NAME, Plan, read
 from fedkin.engine.costs import nbytes
+from fedkin.engine.device import names as device_names
+from fedkin.engine.device import open_device
 from fedkin.engine.runner import ClientRunner, Evaluation, Outcome, RunSpec, Task, Work
 from fedkin.models.build import maker, resolve
 from fedkin.protocol import Message, is_client_function
@@ -43,6 +46,7 @@ from fedkin.robust.privacy import Privacy
 RUN = re.compile(r"[0-9a-f]{16}")
 PACKAGE = Path(fedkin.__file__).parent
 LOG = "requests.jsonl"
+SHARES = ("", "each", "sites")  # each tells more than the one before
 STATE = re.compile(r"client-\d{6,}-\d{6,}-\d+\.safetensors")
 
 
@@ -75,6 +79,8 @@ class SiteConfig:
     """Fraction of the examples used for validation."""
     threads: int = 1
     """Of PyTorch. With 1, results are the same to the bit as in a simulation."""
+    device: str = "cpu"
+    """Where the site computes: cpu, cuda, cuda:0, mps, or auto. Of several devices the first is used."""
     data_dir: str = ""
     """Built-in data: folder of its files."""
     partition: str = "dirichlet"
@@ -82,6 +88,9 @@ class SiteConfig:
     clients: int = 1
     part: int = 0
     seed: int = 0
+    share: str = ""
+    """What this site tells of its table, so that all sites prepare theirs alike. each: names of columns, levels of
+    categories, classes. sites: also means and variances. Empty: nothing."""
     allow: str = ""
     """Methods and models other than fedkin's own that this site runs, as module:name with commas between."""
     functions: str = ""
@@ -115,6 +124,8 @@ class SiteConfig:
             if getattr(config, name) < 0:
                 raise ValueError(f"{name}={getattr(config, name)} must be at least 0 (0: no limit).")
         Privacy.read(config.privacy)
+        if config.share not in SHARES:
+            raise ValueError(f"share='{config.share}' must be each, sites, or empty.")
         if not NAME.fullmatch(config.name):
             raise ValueError(f"name='{config.name}': a name is made of letters, digits, '.', '_' and '-'.")
         for name in ("state", *(["data"] if config.data not in DATASETS else [])):
@@ -137,11 +148,15 @@ class SiteConfig:
         decimal: Any = self.decimal
         return from_file(self.data, name=self.name, label=self.label, decimal=decimal, ordered=self.ordered, **several)
 
-    def load(self) -> Federation:
-        """A federation of this one client."""
+    def load(self, preprocessing: str = "") -> Federation:
+        """A federation of this one client, with the preprocessing that all sites agreed on."""
         shares: dict[str, Any] = {"test": self.test, "validation": self.validation, "seed": self.seed}
         if self.kind == "own":
-            return federate(self.arrays(), partition="by_group", **shares)
+            arrays = self.arrays()
+            agreed = Preprocessing.from_json(json.loads(preprocessing)) if preprocessing else None
+            if agreed is not None:
+                agreed = replace(agreed, reading=arrays.reading)  # this site's own file
+            return federate(arrays, partition="by_group", preprocessing=agreed, **shares)
         spread: dict[str, Any] = {
             "partition": self.partition,
             "clients": self.clients,
@@ -159,8 +174,18 @@ class SiteConfig:
         return replace(whole, partition=mine, splits=(whole.splits[self.part],))
 
 
-def introduce(config: SiteConfig) -> SiteInfo:
-    mine = config.load()
+def statistics(config: SiteConfig, how: str) -> str:
+    """What this site tells of its table, if its own file allows it."""
+    if how not in SHARES[1:] or SHARES.index(how) > SHARES.index(config.share):
+        raise Malformed(f"this site shares '{config.share}'; the run asks for '{how}' (`share` in the site's file).")
+    own = site_statistics(
+        config.arrays(), fit=cast(Fit, how), seed=config.seed, test=config.test, validation=config.validation
+    )
+    return json.dumps(own)
+
+
+def introduce(config: SiteConfig, preprocessing: str = "") -> SiteInfo:
+    mine = config.load(preprocessing)
     (split,) = mine.splits
     return SiteInfo(
         client=config.name,
@@ -228,7 +253,7 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
         notes.append(f"started anew: its private state {request.state} is not on its disk any more")
         before = None
     _sweep_up(place, {request.state, request.new_state, *request.keep.split()}, request.round)
-    mine = config.load()
+    mine = config.load(request.preprocessing)
     arrays = replace(mine.arrays, classes=request.classes)
     # whatever number the server calls this client by, the rows are its own
     count = request.number + 1
@@ -248,7 +273,8 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     else:
         new_state = None
         work = Evaluation(request.round - 1, 0, request.number, before, place if request.models else None)
-    outcome = ClientRunner(spec, config.threads).perform(work, message)
+    device = open_device(device_names(config.device)[0])
+    outcome = ClientRunner(spec, config.threads, device).perform(work, message)
     if outcome.unmeasured:
         notes.append(f"could not be measured: {outcome.unmeasured}")
     if outcome.has_state and new_state is not None:
@@ -268,6 +294,7 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
         model=outcome.model,
         notes="\n".join(notes)[:MOST_TEXT],
         released=outcome.released,
+        one_class=outcome.one_class,
     )
     return made, outcome
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from fedkin.data.federation import Population
 from fedkin.engine.checkpoint import Checkpoint, environment
 from fedkin.engine.costs import Device
+from fedkin.engine.device import check as check_device
 from fedkin.engine.evaluation import evaluate_all, models_complete
 from fedkin.engine.options import RESUMABLE, Options, settled
 from fedkin.engine.pool import Pool
@@ -141,7 +142,8 @@ class Loop:
         self.trackers, self.keep, self.make = trackers, keep, make
         federation = spec.federation
         net = Network(spec.make(), federation.example, spec.head, spec.task)
-        self.spec = replace(spec, frozen=net.frozen_parameters)
+        self.spec = replace(spec, frozen=net.frozen_parameters, amp=options.amp, deterministic=options.deterministic)
+        self.devices = check_device(options.device, options.amp)
         self.fed = Server(
             ids=torch.arange(len(federation)),
             n=federation.sizes,
@@ -284,11 +286,13 @@ class Loop:
         if options.engine == "ray":
             from fedkin.engine.ray import Ray
 
-            return Ray(self.spec, options.workers, address=options.ray_address, time_limit=limit)
+            address, kind = options.ray_address, self.devices[0].partition(":")[0]
+            return Ray(self.spec, options.workers, address=address, time_limit=limit, device=kind)
         if options.engine == "serial" or not hasattr(os, "fork"):
-            return Serial(self.spec)
-        workers = options.workers or os.cpu_count() or 1
-        return Pool(self.spec, min(workers, len(self.spec.federation)), time_limit=limit)
+            return Serial(self.spec, self.devices[0])
+        # an accelerator is kept busy by one worker; more only help where the networks are small
+        workers = options.workers or (len(self.devices) if self.devices != ["cpu"] else os.cpu_count()) or 1
+        return Pool(self.spec, min(workers, len(self.spec.federation)), time_limit=limit, devices=self.devices)
 
     def _select(self, state: State, round: int) -> Tensor:
         method, present = self.spec.method, self.presence.server(round)

@@ -34,6 +34,13 @@ class Options:
     """Ray cluster to join (auto, or host:port); by default RAY_ADDRESS, or else a new one on this machine."""
     workers: Whole = 0
     """Worker processes; 0: one for each core. The results do not depend on it."""
+    device: str = "cpu"
+    """Where clients compute: cpu, cuda (all GPUs), cuda:0,1, mps, or auto. Workers are spread over the devices."""
+    amp: bool = False
+    """Mixed precision on an accelerator: bfloat16 inside the network, float32 elsewhere."""
+    deterministic: bool = False
+    """On an accelerator, use only kernels that repeat to the bit; an operation without one is an error. The same seed
+    then gives the same bits on the same kind of device with the same versions. On a CPU it always does."""
     time_limit: NonNegative = 0.0
     """Seconds to wait for a client's answer; 0: 20 times the longest so far, at least a minute, and an hour before
     there is any."""

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedkin.engine.device import check_fork, open_device
 from fedkin.engine.runner import ClientRunner, Outcome, RunSpec, Work, memory_of
 from fedkin.engine.scheduler import Line, Scheduler, WorkerDied
 from fedkin.protocol import Message
@@ -88,15 +89,19 @@ class Worker:
 
 
 class Pool(Scheduler):
-    def __init__(self, spec: RunSpec, workers: int, *, time_limit: float | None = None) -> None:
+    def __init__(
+        self, spec: RunSpec, workers: int, *, time_limit: float | None = None, devices: Sequence[str] = ("cpu",)
+    ) -> None:
         super().__init__(spec, time_limit)
+        check_fork(devices)
+        self._devices = devices
         self._context = multiprocessing.get_context("fork")
         self._life = os.pipe()  # nothing is ever written: it ends with this process, and the workers see that
         self._down = Arena()
         self._header = Header(0, (), ())
         self._workers: list[Worker] = []
         for _ in range(workers):
-            self._workers.append(self._start(Arena()))
+            self._workers.append(self._start(Arena(), len(self._workers)))
             self.lines.append(Line())
 
     def post(self, message: Message) -> None:
@@ -145,7 +150,7 @@ class Pool(Scheduler):
         old.process.kill()
         old.process.join()
         old.pipe.close()
-        self._workers[worker] = self._start(old.up)
+        self._workers[worker] = self._start(old.up, worker)
 
     def close(self) -> None:
         for worker, line in zip(self._workers, self.lines):
@@ -166,11 +171,21 @@ class Pool(Scheduler):
                 os.close(end)
         self._life = (-1, -1)
 
-    def _start(self, up: Arena) -> Worker:
+    def _start(self, up: Arena, number: int) -> Worker:
         mine, theirs = self._context.Pipe()
         others = [w.pipe for w in self._workers if not w.pipe.closed]
         process = self._context.Process(
-            target=_serve, args=(self.spec, theirs, [mine, *others], self._life, self._down, up), daemon=True
+            target=_serve,
+            args=(
+                self.spec,
+                theirs,
+                [mine, *others],
+                self._life,
+                self._down,
+                up,
+                self._devices[number % len(self._devices)],
+            ),
+            daemon=True,
         )
         process.start()
         theirs.close()
@@ -178,7 +193,13 @@ class Pool(Scheduler):
 
 
 def _serve(
-    spec: RunSpec, pipe: Connection, others: list[Connection], life: tuple[int, int], down: Arena, up: Arena
+    spec: RunSpec,
+    pipe: Connection,
+    others: list[Connection],
+    life: tuple[int, int],
+    down: Arena,
+    up: Arena,
+    device: str,
 ) -> None:
     """A worker's loop."""
     for other in others:
@@ -197,7 +218,7 @@ def _serve(
                 header = item
                 up.reset()
                 continue
-            runner = runner or ClientRunner(spec)
+            runner = runner or ClientRunner(spec, device=open_device(device))
             outcome = runner.perform(item, _message(down, header, item.position))
             slots = [up.put(array) for array in outcome.body]
             pipe.send((outcome._replace(body=()), slots))

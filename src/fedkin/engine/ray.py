@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedkin.engine.device import open_device
 from fedkin.engine.ray_cluster import START_LIMIT, by_value, cluster, idle, on_loopback, ray_module, short, versions
 from fedkin.engine.runner import ClientRunner, Evaluation, Outcome, RunSpec, Task, Work, memory_of
 from fedkin.engine.scheduler import Line, Scheduler, WorkerDied
@@ -65,9 +66,11 @@ class RayWorker:
     def __init__(self) -> None:
         torch.set_num_threads(1)
 
-    def prepare(self, spec: RunSpec) -> tuple[str, dict[str, str]]:
-        """Get ready for a run. Returns its machine, and the versions that must be equal everywhere for equal bits."""
-        self._runner = ClientRunner(spec)
+    def prepare(self, spec: RunSpec, device: str = "cpu") -> tuple[str, dict[str, str]]:
+        """Get ready for a run. Returns its machine, and the versions that must be equal everywhere for equal bits.
+
+        Ray shows a worker only the GPUs that it was given, so `cuda` is the right one."""
+        self._runner = ClientRunner(spec, device=open_device(device))
         node: str = ray_module().get_runtime_context().get_node_id()
         return node, versions()
 
@@ -109,8 +112,17 @@ class Worker:
 
 
 class Ray(Scheduler):
-    def __init__(self, spec: RunSpec, workers: int, *, address: str = "", time_limit: float | None = None) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        workers: int,
+        *,
+        address: str = "",
+        time_limit: float | None = None,
+        device: str = "cpu",
+    ) -> None:
         super().__init__(spec, time_limit)
+        self._device, self._gpus = device, 0.0
         self._ray = ray_module()
         self._workers: list[Worker] = []
         self._cluster = contextlib.ExitStack()
@@ -123,7 +135,14 @@ class Ray(Scheduler):
             self._node = self._ray.get_runtime_context().get_node_id()
             with by_value(spec):
                 self._spec_reference = self._ray.put(spec)
-            self._workers = self._start(min(workers or max(1, free + len(idle() or ())), len(spec.federation)))
+            wanted = workers or max(1, free + len(idle() or ()))
+            if device == "cuda":
+                gpus = int(self._ray.cluster_resources().get("GPU", 0))
+                if not gpus:
+                    raise ValueError("device=cuda, but the Ray cluster has no GPUs: use device=cpu.")
+                wanted = workers or gpus
+                self._gpus = gpus_per_worker(gpus, min(wanted, len(spec.federation)))
+            self._workers = self._start(min(wanted, len(spec.federation)))
             self.lines = [Line() for _ in self._workers]
         except BaseException:
             self.close()
@@ -166,12 +185,19 @@ class Ray(Scheduler):
 
     def replace(self, worker: int) -> None:
         self._ray.kill(self._workers[worker].actor)
+        others = len(self._workers) - len(self.retired) - 1
+        if others and self._ray.cluster_resources().get("CPU", 0) < others + 1:  # a machine has left the cluster
+            self.retired.add(worker)
+            self._workers[worker].promises.clear()
+            return
         (self._workers[worker],) = self._start(1)
 
     def close(self) -> None:
-        for worker in self._workers:
+        for number, worker in enumerate(self._workers):
+            if number in self.retired:
+                continue
             workers = idle()
-            if worker.promises or workers is None:
+            if worker.promises or workers is None or self._gpus:
                 self._ray.kill(worker.actor)
             else:
                 workers.append(worker.actor)
@@ -179,10 +205,10 @@ class Ray(Scheduler):
         self._cluster.close()
 
     def _start(self, count: int) -> list[Worker]:
-        kind = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(RayWorker)
-        workers = idle()
+        kind = self._ray.remote(num_cpus=1, num_gpus=self._gpus, max_restarts=0, max_task_retries=0)(RayWorker)
+        workers = idle() if not self._gpus else None  # those that wait have no GPU
         actors = [workers.pop() if workers else kind.remote() for _ in range(count)]
-        promises = [actor.prepare.remote(self._spec_reference) for actor in actors]
+        promises = [actor.prepare.remote(self._spec_reference, self._device) for actor in actors]
         try:
             greetings = self._ray.get(promises, timeout=START_LIMIT)
         except self._ray.exceptions.GetTimeoutError:
@@ -199,6 +225,11 @@ class Ray(Scheduler):
             if theirs != versions():
                 raise RuntimeError(f"A Ray worker has {theirs}; this process has {versions()}: install the same.")
         return [Worker(actor, node != self._node) for actor, (node, _) in zip(actors, greetings)]
+
+
+def gpus_per_worker(gpus: int, workers: int) -> float:
+    """GPUs for each worker: whole ones, or the largest 1/k of one with which all workers have room."""
+    return float(gpus // workers) if workers <= gpus else 1 / -(-workers // gpus)
 
 
 def _received(work: Work, done: Done) -> Outcome:

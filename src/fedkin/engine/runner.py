@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from fedkin.client.evaluate import scores_and_outputs
 from fedkin.data.federation import Population
+from fedkin.engine.device import Device, make_deterministic
 from fedkin.engine.faults import spoiled
 from fedkin.engine.workspace import Workspace
 from fedkin.models.network import Network
-from fedkin.protocol import Client, Examples, Message, Method, Model, Reply, State, Training
+from fedkin.protocol import Client, Data, Examples, Message, Method, Model, Reply, State, Training
 from fedkin.results.store import StorageError, load_state, save_state, write_bytes
 from fedkin.robust.attacks import Attack
 from fedkin.robust.privacy import Privacy, PrivateData
@@ -44,6 +45,10 @@ class RunSpec:
     frozen: Mapping[str, Tensor] | None = None
     """Values of the frozen parameters. Workers that are forked share them; None: each network has its own."""
     privacy: Privacy | None = None
+    amp: bool = False
+    """Mixed precision in the network's forward and backward passes."""
+    deterministic: bool = False
+    """Only kernels that give the same bits each time."""
 
 
 class Task(NamedTuple):
@@ -85,6 +90,7 @@ class Evaluation(NamedTuple):
 
 
 Work = Task | Evaluation
+Made = TypeVar("Made")
 
 
 class Outcome(NamedTuple):
@@ -147,21 +153,31 @@ def client_seed(seed: int, round: int, client: int) -> int:
 class ClientRunner:
     """Runs client functions, one after the other, in a network of its own."""
 
-    def __init__(self, spec: RunSpec, threads: int = 1) -> None:
-        self.spec = spec
-        example = spec.federation.example
+    def __init__(self, spec: RunSpec, threads: int = 1, device: Device | None = None) -> None:
+        self.spec, self.device = spec, device or Device()
+        if spec.deterministic:
+            make_deterministic()
+        example = self.device.placed(spec.federation.example)
 
         def make(frozen: Mapping[str, Tensor] | None = None) -> Network:
-            return Network(spec.make(), example, spec.head, spec.task, frozen)
+            module = spec.make() if self.device.is_cpu else self.device.module(spec.make())
+            net = Network(module, example, spec.head, spec.task, frozen if self.device.is_cpu else None)
+            net.autocast = self.device.autocast if spec.amp else None
+            return net
 
         self._workspace = Workspace(make, threads, make(spec.frozen))
         self.net = self._workspace.net
         self.hook = ""
+        self._placed: dict[tuple[int, str], Examples] = {}
 
     def perform(self, work: Work, message: Message) -> Outcome:
         """Do the work. Errors come back as data."""
         start = time.perf_counter()
         self.hook = work.hook
+        with self.device.active():
+            return self._performed(work, self.device.placed(message), start)
+
+    def _performed(self, work: Work, message: Message, start: float) -> Outcome:
         try:
             if isinstance(work, Evaluation):
                 return self._evaluate(work, message)._replace(seconds=time.perf_counter() - start)
@@ -173,10 +189,12 @@ class ClientRunner:
             reply, released = self._reply(work.function, client, message, work.fault)
             flops = self.net.cost
             scores, unmeasured = self._scores_before(work, client, untouched, reply) if work.measure else ({}, "")
+            if attack is not None:
+                reply = reply._replace(body=self._attacked(attack, client, untouched, reply.body))
+            reply = self.device.returned(reply)
             has_state = bool(reply.state or work.state)
             digest = save_state(work.new_state, reply.state) if has_state and work.new_state is not None else ""
-            body = reply.body if attack is None else self._attacked(attack, client, untouched, reply.body)
-            done = Outcome(work.position, work.client, body, has_state, scores, flops, 0.0, "")
+            done = Outcome(work.position, work.client, reply.body, has_state, scores, flops, 0.0, "")
             done = done._replace(digest=digest, unmeasured=unmeasured, released=released)
             return done._replace(seconds=time.perf_counter() - start)
         except Exception as error:
@@ -209,23 +227,48 @@ class ClientRunner:
         """What a hostile client sends. If it chose among several models, it starts from the one it chose."""
         method = self.spec.method
         starts = references(message, body, method.from_zero)
-        if body and starts[0] is None and 0 not in method.from_zero:
+        if body and 0 not in method.from_zero:
             received = method.received(client, message)
-            starts[0] = received if isinstance(received, Tensor) and received.shape == body[0].shape else None
+            if isinstance(received, Tensor) and received.shape == body[0].shape:
+                starts[0] = received
         return attack.body(body, starts, client.seed)
 
     def _client(self, work: Work, round: int) -> Client:
         """The client as it enters a round, with a clean network and the random generator at its start."""
         spec, self.net = self.spec, self._workspace.clean()
-        data = spec.federation.data(work.client, with_test=spec.method.sees_test)
+        data = self._data(work.client)
         seed = client_seed(spec.seed, round, work.client)
         client = Client(self._state(work), data, seed, self.net, spec.training.at(round))
-        # not torch.manual_seed: that queues a call with a stack trace for a CUDA that is not there, each time
-        torch.default_generator.manual_seed(client.seed)
+        self.device.seed(client.seed)
         return client
 
+    def _data(self, client: int) -> Data:
+        """The client's data. On an accelerator it is placed there once, when it is first used."""
+        federation, sees_test = self.spec.federation, self.spec.method.sees_test
+        data = federation.data(client, with_test=sees_test)
+        if self.device.is_cpu:
+            return data
+
+        def kept(part: str) -> Callable[[], Examples]:
+            return lambda: self._once(client, part, lambda: getattr(data, part))
+
+        return Data(kept("train"), kept("validation"), data.classes, kept("test") if sees_test else None)
+
+    def _once(self, client: int, part: str, load: Callable[[], Examples]) -> Examples:
+        if (client, part) not in self._placed:
+            self._placed[client, part] = self.device.placed(on_host(load))
+        return self._placed[client, part]
+
+    def _test(self, client: int) -> Examples:
+        federation = self.spec.federation
+        if self.device.is_cpu:
+            return federation.test(client)
+        return self._once(client, "test", lambda: federation.test(client))
+
     def _state(self, work: Work) -> State:
-        return load_state(work.state) if work.state else self.spec.method.init_client()
+        path = work.state
+        state = self.spec.method.init_client() if path is None else on_host(lambda: load_state(path))
+        return self.device.placed(state)  # type: ignore[no-any-return]
 
     def _evaluate(self, work: Evaluation, message: Message) -> Outcome:
         # with the seed of the next round: `trained()` is what the client would do in it
@@ -235,7 +278,7 @@ class ClientRunner:
         def trained() -> Reply:
             if not made:
                 worker = client._replace(state=self._state(work))  # its work may write into what it is given
-                torch.default_generator.manual_seed(client.seed)
+                self.device.seed(client.seed)
                 made.append(self._reply("local", worker, copied(message))[0])
             return made[0]
 
@@ -248,13 +291,13 @@ class ClientRunner:
     ) -> tuple[dict[str, float], str]:
         """What an evaluation after the round before would have measured here, or why there is nothing to measure. The
         training that it needs is done."""
-        after = torch.default_generator.get_state()
+        after = self.device.random_state()
         self.net = self._workspace.clean()
         client = client._replace(state=self._state(work), net=self.net)  # its work may have changed the others
-        torch.default_generator.manual_seed(client.seed)
+        self.device.seed(client.seed)
 
         def trained() -> Reply:
-            torch.default_generator.set_state(after)
+            self.device.set_random_state(after)
             return reply
 
         try:
@@ -271,7 +314,7 @@ class ClientRunner:
         self.hook = "personal"
         personal = method.personal(client, message, trained)
         self.hook = "predict"
-        test = self.spec.federation.test(number)
+        test = self._test(number)
         measured, outputs = self._score(client, personal, test)
         one_class = self.spec.task.has_classes and len(outputs.argmax(1).unique()) == 1
         found = {"personal": measured}
@@ -294,11 +337,17 @@ class ClientRunner:
     def _keep(self, personal: Model, folder: Path) -> str:
         """The personal model as a file named by its content: clients that use the same model share the file."""
         tensors = self.net.layout.tensors(personal) if isinstance(personal, Tensor) else personal
-        content = save({k: v.detach().contiguous().clone() for k, v in tensors.items()})
+        content = save({k: self.device.home(v).contiguous().clone() for k, v in tensors.items()})
         name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
         if not (folder / name).exists() or (folder / name).stat().st_size != len(content):
             write_bytes(folder / name, content)
         return name
+
+
+def on_host(load: Callable[[], Made]) -> Made:
+    """Call a function of fedkin's own that reads data or files, whatever device client code is on."""
+    with torch._C.DisableTorchFunction():
+        return load()
 
 
 def copied(message: Message) -> Message:

@@ -46,6 +46,8 @@ class Scheduler(ABC):
         self._clock = Clock()
         self.lines: list[Line] = []
         """One for each worker."""
+        self.retired: set[int] = set()
+        """Workers that are gone for good: there is no room to replace them."""
 
     # ---- how things travel
     @abstractmethod
@@ -66,7 +68,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def replace(self, worker: int) -> None:
-        """End a worker, whatever it does, and start a new one in its place."""
+        """End a worker, whatever it does, and start a new one in its place; or retire it, if others are left."""
 
     @abstractmethod
     def close(self) -> None:
@@ -96,7 +98,7 @@ class Scheduler(ABC):
 
     def _hand_out(self) -> None:
         for worker, line in enumerate(self.lines):
-            while self._todo and len(line.work) < DEPTH:
+            while worker not in self.retired and self._todo and len(line.work) < DEPTH:
                 if not line.work:
                     line.since = self._clock.now
                 line.work.append(self._todo.popleft())

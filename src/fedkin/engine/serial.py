@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
+from fedkin.engine.device import open_device
 from fedkin.engine.runner import ClientError, ClientRunner, Outcome, RunSpec, Task, Work, copied
 from fedkin.protocol import Message
 
 
 class Serial:
-    def __init__(self, spec: RunSpec) -> None:
-        self._runner = ClientRunner(spec)
+    def __init__(self, spec: RunSpec, device: str = "cpu") -> None:
+        self._runner = ClientRunner(spec, device=open_device(device))
 
     def run(self, work: Sequence[Work], message: Message) -> list[Outcome]:
         threads = torch.get_num_threads()

@@ -26,7 +26,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedkin.bounds import NonNegative, Whole
 from fedkin.client.parts import features, sgd_except
@@ -51,6 +50,7 @@ class FedAS(Method):
     citation = CITATION
     travels = "body both ways, one number up"
     stays = "model"
+    needs_classes = True
 
     align_epochs: Whole = 1
     """Epochs of the parameter alignment before local training; 0: none."""
@@ -115,7 +115,7 @@ class FedAS(Method):
         parameters = [parameter for parameter in net.parameters if parameter.requires_grad]
         total = torch.zeros(1)
         for x, y in zip(client.data.x.split(size), client.data.y.split(size)):
-            slopes = torch.autograd.grad(F.cross_entropy(net(x), y), parameters, allow_unused=True)
+            slopes = torch.autograd.grad(net.task.loss(net(x), y), parameters, allow_unused=True)
             total += sum(slope.square().sum() for slope in slopes if slope is not None)
         return total
 

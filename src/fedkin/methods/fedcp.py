@@ -93,7 +93,7 @@ class FedCP(Method):
         def loss(net: Network, extra: list[Tensor], x: Tensor, index: Tensor) -> Tensor:
             h = net.features(x)
             logits = self._logits(client, h, vector, extra[0], extra[1], shared, noise=self.gumbel)
-            value = F.cross_entropy(logits, client.data.y[index])
+            value = net.task.loss(logits, client.data.y[index])
             return value + self.lam * discrepancy(h, target[index]) if self.lam else value  # (5)
 
         indices = torch.arange(len(target))

@@ -100,8 +100,8 @@ class FedDBE(Method):
                 mean = (1 - self.mean_momentum) * moving.pop() + self.mean_momentum * mean  # (2)
             moving.append(mean.detach())
             if not dbe:
-                return F.cross_entropy(net.head(z), y)
-            value = F.cross_entropy(net.head(z + extra[0] if self.memory else z), y)  # (1)
+                return net.task.loss(net.head(z), y)
+            value = net.task.loss(net.head(z + extra[0] if self.memory else z), y)  # (1)
             return value + self.kappa * F.mse_loss(mean, message.shared[1]) if self.kappa else value  # (3)
 
         model, (memory,) = sgd_with(client, message.shared[0], [memory], loss)

@@ -26,7 +26,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedkin.bounds import Count, NonNegative
 from fedkin.client.parts import features, sgd_except
@@ -51,6 +50,7 @@ class FedPAC(Method):
     citation = CITATION
     travels = "body, head and class means both ways; class counts and a variance up"
     stays = "nothing"
+    needs_classes = True
 
     lam: NonNegative = 1.0
     """λ: how strongly features are held at the global centroids; 0: no alignment."""
@@ -124,7 +124,7 @@ class FedPAC(Method):
         def loss(net: Network, x: Tensor, y: Tensor) -> Tensor:  # (1)
             z, logits = net.split(x)
             apart = (z.flatten(1) - centroids[y]).square().mean(1) * has[y]
-            return F.cross_entropy(logits, y) + self.lam * apart.mean()
+            return net.task.loss(logits, y) + self.lam * apart.mean()
 
         return loss
 

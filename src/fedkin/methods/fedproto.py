@@ -48,6 +48,7 @@ class FedProto(Method):
     citation = CITATION
     travels = "class prototypes and counts up, prototypes down"
     stays = "model"
+    needs_classes = True
 
     lam: NonNegative = 1.0
     """λ: how strongly local prototypes are held at the global ones; 0 with predict_by="head" is Local."""
@@ -95,7 +96,7 @@ class FedProto(Method):
                 means, counts = class_means(z, y, len(prototypes))
                 inside = (counts > 0) & known
                 apart = (means - prototypes)[inside].square().mean(1).sum()  # eq. (8)
-            return F.cross_entropy(logits, y) + self.lam * apart
+            return net.task.loss(logits, y) + self.lam * apart
 
         return loss
 

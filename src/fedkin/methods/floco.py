@@ -120,7 +120,7 @@ class Floco(Method):
         def loss(net: Network, extra: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
             alpha = torch.from_numpy(near(center, self.rho if assigned else 0.0, rng)).float()  # (2)
             head = linear_head(layout, alpha @ extra[0], "Floco")  # (1)
-            value = F.cross_entropy(F.linear(net.features(x), *head), y)
+            value = net.task.loss(F.linear(net.features(x), *head), y)
             if personal:
                 pairs = [(extra[0], message.shared[1]), *zip(net.parameters, held)]
                 value = value + self.lam / 2 * torch.stack([(v - w).square().sum() for v, w in pairs]).sum()  # (5)

@@ -52,6 +52,7 @@ class GPFL(Method):
     citation = CITATION
     travels = "body, category embeddings and conditional valve both ways"
     stays = "head"
+    needs_classes = True
 
     lam: NonNegative = 0.01
     """λ: weight of the magnitude-level guidance."""

@@ -120,7 +120,8 @@ class KNNPer(Method):
         if not len(y):
             return torch.tensor(self.lam)
         near, global_ = self._both(client, model, x)
-        mixed = GRID[:, None, None] * near + (1 - GRID[:, None, None]) * global_
+        grid = GRID.to(near.device)[:, None, None]
+        mixed = grid * near + (1 - grid) * global_
         right = (mixed.argmax(2) == y).sum(1)
         loss = -mixed[:, torch.arange(len(y)), y].clamp(min=1e-12).log().sum(1)
         best = min(range(len(GRID)), key=lambda i: (-int(right[i]), float(loss[i])))

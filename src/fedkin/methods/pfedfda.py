@@ -55,6 +55,7 @@ class PFedFDA(Method):
     citation = CITATION
     travels = "body, class means and a covariance both ways"
     stays = "nothing"
+    needs_classes = True
 
     interpolation: Literal["two", "one", "local"] = "two"
     """two: β of its own for means and covariance. one: the same for both. local: β = 1, local estimates alone."""

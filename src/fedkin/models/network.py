@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -111,25 +112,23 @@ class Network:
         self.task = task or Classification()
         self._names = dict(module.named_modules())
         self.layout = _layout(module, head)
-        self.flat = torch.empty(self.layout.size)
         self.parameters: list[nn.Parameter] = []
         self.views: list[Tensor] = []
         self._counters = [b for b in module.buffers() if not b.is_floating_point()]
         self._counter_start = [b.clone() for b in self._counters]
-        parameters = dict(module.named_parameters())
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        values = [(parameters | buffers)[piece.name].detach().reshape(-1) for piece in self.layout.pieces]
+        self.flat = torch.cat(values)  # on the device of the module
         for piece in self.layout.pieces:
             view = self.flat[piece.start : piece.stop].view(piece.shape)
             if piece.name in parameters:
                 parameter = parameters[piece.name]
-                view.copy_(parameter.detach())
                 parameter.data = view
                 self.parameters.append(parameter)
                 self.views.append(view)
             else:
                 owner, _, name = piece.name.rpartition(".")
-                buffers = self._names[owner]._buffers
-                view.copy_(buffers[name])
-                buffers[name] = view
+                self._names[owner]._buffers[name] = view
         for name in self.layout.frozen if frozen is not None else ():
             parameters[name].data = frozen[name]  # type: ignore[index]
         self.frozen_parameters = {name: parameters[name].detach() for name in self.layout.frozen}
@@ -138,10 +137,13 @@ class Network:
         """The common initial model: every client can make it from the run's seed, so it need not travel."""
         self.needs_pairs = any(isinstance(m, _BatchNorm) for m in module.modules())
         # a module's own gradients are of all its parameters
-        self._closed: Callable[[Tensor, Tensor], list[Tensor]] | None = (
+        self._closed: Callable[..., list[Tensor]] | None = (
             None if self.layout.frozen else getattr(module, "gradients", None)
         )
+        self._slopes = {"out": self.pieces(torch.empty_like(self.trainable))} if _takes_out(self._closed) else {}
         self._head: nn.Module = self._names[self.layout.layers[self.layout.head_layer].name]
+        self.autocast: Callable[[], AbstractContextManager[Any]] | None = None
+        """Mixed precision of the module's passes; losses, gradients and vectors stay float32."""
         self.forward_flops, self.training_flops = _flops(self, example)
         self.cost = 0.0
 
@@ -179,18 +181,23 @@ class Network:
 
     def __call__(self, x: Tensor) -> Tensor:
         self.cost += len(x) * (self.training_flops if torch.is_grad_enabled() else self.forward_flops)
-        return self.module(x)  # type: ignore[no-any-return]
+        if self.autocast is None:
+            return self.module(x)  # type: ignore[no-any-return]
+        with self.autocast():
+            return self.module(x).float()  # type: ignore[no-any-return]
 
     def gradients(self, x: Tensor, y: Tensor, loss: Loss | None, parameters: list[nn.Parameter]) -> list[Tensor]:
-        """Gradient of the loss (the task's where None) on a batch, for these parameters."""
+        """Gradient of the loss (the task's where None) on a batch, for these parameters. The next call may write over
+        it."""
         if (
             loss is None
             and self._closed is not None
+            and self.autocast is None
             and self.task.is_cross_entropy
             and len(parameters) == len(self.parameters)
         ):
             self.cost += len(x) * self.training_flops
-            return self._closed(x, y)
+            return self._closed(x, y, **self._slopes)
         value = self.task.loss(self(x), y) if loss is None else loss(self, x, y)
         slopes = torch.autograd.grad(value, parameters, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, parameters)]
@@ -221,13 +228,16 @@ class Network:
             logits = self(x)
         finally:
             handle.remove()
-        return caught[0], logits
+        return (caught[0] if self.autocast is None else caught[0].float()), logits
 
     def features(self, x: Tensor) -> Tensor:
         return self.split(x)[0]
 
     def head(self, features: Tensor) -> Tensor:
-        return self._head(features)  # type: ignore[no-any-return]
+        if self.autocast is None:
+            return self._head(features)  # type: ignore[no-any-return]
+        with self.autocast():
+            return self._head(features).float()  # type: ignore[no-any-return]
 
     @contextmanager
     def frozen(self, positions: Tensor) -> Any:
@@ -260,6 +270,11 @@ def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return make()
+
+
+def _takes_out(function: Callable[..., Any] | None) -> bool:
+    """Can the function write its result to memory that it is given?"""
+    return function is not None and "out" in inspect.signature(function).parameters
 
 
 def _layout(module: nn.Module, head: str | None) -> Layout:

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from fedkin.protocol import Message, round_half_up
-from fedkin.robust.updates import judged, references, tables
+from fedkin.robust.updates import judged, offers, references
 
 NUMBERS = {"normbound": 1.0, "median": 0.0, "trimmed": 0.2, "krum": 0.2, "multikrum": 0.2, "report": 0.0}
 FEWEST = 3  # replies that can be judged
@@ -226,13 +226,10 @@ def _bases(
         found = []
         for i, client in enumerate(clients):
             base = known[client][k]
-            if base is None:
-                base = min(
-                    (row for table in tables(sent[client], array) for row in table),
-                    key=lambda row: float((row - arrays[i]).norm()),
-                    default=usual,
-                )
-            found.append(base.to(array.dtype))
+            choice = offers(sent[client], array) if k == 0 else []
+            if choice:
+                base = choice[min(range(len(choice)), key=[float((m - arrays[i]).norm()) for m in choice].__getitem__)]
+            found.append((usual if base is None else base).to(array.dtype))
         out[k] = torch.stack(found)
     return out
 

@@ -86,7 +86,7 @@ class Privacy:
         if functions:
             raise ValueError(
                 f"privacy='{self.level}:…' cannot cover {type(method).__name__}: the shapes of what {functions[0]} "
-                "sends may depend on the client's data. Take a method that sends models alone, such as fedavg or kin."
+                "sends may depend on the client's data. Take one that sends models alone, such as fedavg or fedcedar."
             )
 
     # ---- at a client
@@ -107,7 +107,7 @@ class Privacy:
             if array.numel() and not array.is_floating_point():
                 raise ValueError(
                     f"the reply holds an array of {str(array.dtype).removeprefix('torch.')}, which noise cannot cover: "
-                    "take a method that sends models alone, such as fedavg or kin, or run without privacy."
+                    "take a method that sends models alone, such as fedavg or fedcedar, or run without privacy."
                 )
         starts = references(message, body, from_zero)
         changes = [array if sent is None else array - sent for array, sent in zip(body, starts)]

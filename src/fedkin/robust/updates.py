@@ -32,7 +32,14 @@ def references(message: Message, body: Sequence[Tensor], from_zero: Collection[i
     return found
 
 
-def tables(message: Message, array: Tensor) -> list[Tensor]:
-    """Tables of the message whose rows have this array's shape: several models from which the client chose one."""
-    parts = (*message.own, *message.shared)
-    return [a for a in parts if isinstance(a, Tensor) and judged(a) and a.dim() > 1 and a.shape[1:] == array.shape]
+def offers(message: Message, array: Tensor) -> list[Tensor]:
+    """The models of a message from which a client may have chosen the one that this array continues: a model of its own
+    beside one that all were sent, or the rows of a table."""
+    both = []
+    for parts in (message.own, message.shared):
+        match = next((a for a in parts if isinstance(a, Tensor) and judged(a) and a.shape == array.shape), None)
+        both += [] if match is None else [match]
+    if both:
+        return both
+    tables = [a for a in (*message.own, *message.shared) if isinstance(a, Tensor) and judged(a) and a.dim() > 1]
+    return [row for table in tables if table.shape[1:] == array.shape for row in table]

@@ -1,0 +1,47 @@
+"""The pages on privacy and security say what the code does, and the audit does not cheer about nothing."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from fedkin.methods import METHODS, method
+from scripts.audit import verdict
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_privacy_page_has_every_method_as_its_class_describes_it():
+    page = (ROOT / "docs" / "privacy.md").read_text()
+    rows = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]] for line in page.splitlines()
+            if line.startswith("| ")}  # fmt: skip
+    first: dict[object, str] = {}
+    for name, entry in METHODS.items():
+        first.setdefault(entry.target, name)
+    for name in first.values():
+        made = method(name)
+        assert rows.get(name) == [made.travels, made.stays], (
+            f"{name}: run python benchmarks/privacy_table.py docs/privacy.md"
+        )
+
+
+def test_every_dependency_is_bounded():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [item for items in project["optional-dependencies"].values() for item in items]
+    for item in (*project["dependencies"], *extras):
+        assert item.startswith("fedkin[") or re.search(r"[<=]=?\d", item.split(">=")[-1]), f"{item} has no upper bound"
+
+
+def test_an_audit_that_looked_at_nothing_fails():
+    skipped = {"name": "torch", "skip_reason": "not found on PyPI"}
+    sound = {"name": "numpy", "version": "2.0", "vulns": []}
+    bad = {"name": "rich", "version": "13.0", "vulns": [{"id": "CVE-1", "fix_versions": ["13.1"]}]}
+    assert verdict({"dependencies": [skipped]})[0] == 3
+    assert "Nothing was audited" in verdict({"dependencies": [skipped]})[1]
+    assert verdict({"dependencies": [skipped, sound]}) == (
+        0, "1 packages were audited, 0 have known vulnerabilities.\nNot in the database: torch."
+    )  # fmt: skip
+    code, words = verdict({"dependencies": [sound, bad]})
+    assert code == 1
+    assert "rich 13.0: CVE-1, fixed in ['13.1']" in words
