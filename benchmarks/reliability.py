@@ -197,7 +197,7 @@ def _sites(count: int) -> Found:
 
 
 def _watch(folder: Path, rounds: int) -> Found:
-    """How long the first answer takes, and those after it while the run goes on and the data is rebuilt."""
+    """How long the first answer takes, and those after it while the run goes on, before the data is read anew."""
     from fedkin.report.watch import Feed
 
     _written(folder, rounds)
@@ -342,7 +342,8 @@ def _load_text(found: Found) -> str:
         one = found["watch"]
         lines.append(
             f"- `watch` on {one['rounds']} rounds: the first answer takes {one['first_seconds']} s, the slowest of "
-            f"{one['asked']} answers while the run goes on {one['slowest_milliseconds']} ms."
+            f"{one['asked']} answers from data that is known {one['slowest_milliseconds']} ms. The request that reads "
+            "a run anew waits as long as the first."
         )
     return f"## Load\n\nMeasured on a machine with other work to do ({found['date']}).\n\n" + "\n".join(lines) + "\n"
 
