@@ -197,7 +197,7 @@ def _sites(count: int) -> Found:
 
 
 def _watch(folder: Path, rounds: int) -> Found:
-    """How long the first answer takes, and those after it while the run goes on and the data is rebuilt."""
+    """How long the first answer takes, and those after it while the run goes on, before the data is read anew."""
     from fedkin.report.watch import Feed
 
     _written(folder, rounds)
@@ -239,7 +239,8 @@ def page() -> str:
     parts = [HEAD]
     for name, write in (("kills", _kills_text), ("drops", _drops_text), ("fuzz", _fuzz_text)):
         if (STORED / f"{name}.json").exists():
-            parts.append(write(json.loads((STORED / f"{name}.json").read_text())))
+            found = json.loads((STORED / f"{name}.json").read_text())
+            parts.append(write(found) + (f"\nNote: {found['note']}\n" if "note" in found else ""))
     parts.append(f"## Hostile clients\n\n{_between(PAGE.read_text() if PAGE.exists() else '')}\n")
     if (STORED / "load.json").exists():
         parts.append(_load_text(json.loads((STORED / "load.json").read_text())))
@@ -295,7 +296,12 @@ def _fuzz_text(found: Found) -> str:
     targets = found["targets"].values()
     total = sum(t.get("worked", 0) + t.get("refused", 0) for t in targets)
     rows = [
-        [t["about"], str(t.get("worked", 0) + t.get("refused", 0)), str(t.get("worked", 0)), str(t.get("refused", 0))]
+        [
+            t["about"] + (" *" if t.get("earlier") else ""),
+            str(t.get("worked", 0) + t.get("refused", 0)),
+            str(t.get("worked", 0)),
+            str(t.get("refused", 0)),
+        ]
         for t in targets
     ]
     return (
@@ -303,30 +309,43 @@ def _fuzz_text(found: Found) -> str:
         "code 2. In none was there a traceback, a pickle, or a file changed outside the case's folder. "
         "`tests/fuzz` has the targets; 500 cases are part of `make test`.\n\n"
         + markdown(["target", "cases", "worked", "refused"], rows)
+        + ("\n\\* Measured a few commits earlier than the others.\n" if any(t.get("earlier") for t in targets) else "")
     )
 
 
 def _load_text(found: Found) -> str:
-    rounds, history, clients, sites, watch = (found[k] for k in ("rounds", "history", "clients", "sites", "watch"))
-    memory = ", ".join(map(str, rounds["megabytes"]))
-    handles = ", ".join(map(str, rounds["handles"]))
-    lines = [
-        f"- {rounds['rounds']} rounds: {memory} MB after each quarter; in the last quarter "
-        f"{rounds['slope_megabytes_per_100_rounds']} MB in 100 rounds. Open files: {handles}.",
-        f"- A history of {history['rounds'][0]} rounds is read in {history['seconds'][0]} s, one of "
-        f"{history['rounds'][1]} in {history['seconds'][1]} s.",
-        f"- {clients['clients']} clients, 1 % in each of 5 rounds, {clients['measured']} measured at the end: "
-        f"{clients['seconds']} s, peak memory {clients['peak_megabytes']} MB.",
-        f"- Requests to {sites['sites']} sites and their answers over Flower's bytes, {sites['megabytes']} MB: "
-        f"{sites['seconds']} s; the sum is {'exact' if sites['exact'] else 'WRONG'}.",
-        f"- `watch` on {watch['rounds']} rounds: the first answer takes {watch['first_seconds']} s, the slowest of "
-        f"{watch['asked']} answers while the run goes on {watch['slowest_milliseconds']} ms.",
-    ]
-    return (
-        f"## Load\n\nSeconds were measured on a machine with other work to do ({found['date']}).\n\n"
-        + "\n".join(lines)
-        + "\n"
-    )
+    """One line for each thing that was measured."""
+    lines = []
+    if "rounds" in found:
+        one = found["rounds"]
+        memory, handles = (", ".join(map(str, one[key])) for key in ("megabytes", "handles"))
+        lines.append(
+            f"- {one['rounds']} rounds: {memory} MB after each quarter; in the last quarter "
+            f"{one['slope_megabytes_per_100_rounds']} MB in 100 rounds. Open files: {handles}."
+        )
+    if "history" in found:
+        (short, long), (first, second) = found["history"]["rounds"], found["history"]["seconds"]
+        lines.append(f"- A history of {short} rounds is read in {first} s, one of {long} rounds in {second} s.")
+    if "clients" in found:
+        one = found["clients"]
+        lines.append(
+            f"- {one['clients']} clients, 1 % in each of 5 rounds, {one['measured']} measured at the end: "
+            f"{one['seconds']} s, peak memory {one['peak_megabytes']} MB."
+        )
+    if "sites" in found:
+        one = found["sites"]
+        lines.append(
+            f"- Requests to {one['sites']} sites and their answers over Flower's bytes, {one['megabytes']} MB: "
+            f"{one['seconds']} s; the sum of the answers is {'exact' if one['exact'] else 'WRONG'}."
+        )
+    if "watch" in found:
+        one = found["watch"]
+        lines.append(
+            f"- `watch` on {one['rounds']} rounds: the first answer takes {one['first_seconds']} s, the slowest of "
+            f"{one['asked']} answers from data that is known {one['slowest_milliseconds']} ms. The request that reads "
+            "a run anew waits as long as the first."
+        )
+    return f"## Load\n\nMeasured on a machine with other work to do ({found['date']}).\n\n" + "\n".join(lines) + "\n"
 
 
 def _store(part: str, found: Found) -> None:

@@ -65,7 +65,7 @@ class _Watch:
         assert folder is not None
         try:
             path = os.path.realpath(os.fsdecode(name))
-            if not path.startswith(f"{folder}{os.sep}") and not any(part in path for part in _HARMLESS):
+            if not f"{path}{os.sep}".startswith(f"{folder}{os.sep}") and not any(part in path for part in _HARMLESS):
                 self.seen.append(f"changed {path}")
         finally:
             self.folder = folder
