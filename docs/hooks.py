@@ -28,7 +28,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from other things."""
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    changelog = LINK.sub(r"../\1", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")).replace("](../docs/", "](")
     files.append(File.generated(config, "changelog.md", content=changelog))
     return files
 
@@ -79,4 +79,6 @@ def _expanded(nav: Any, docs: Path, named: set[str]) -> Any:
 
 
 def _matching(pattern: str, docs: Path, named: set[str]) -> list[str]:
-    return sorted({path.relative_to(docs).as_posix() for path in docs.glob(pattern)} - named)
+    found = sorted({path.relative_to(docs).as_posix() for path in docs.glob(pattern)} - named)
+    named.update(found)
+    return found
