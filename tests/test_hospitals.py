@@ -46,6 +46,7 @@ def fedkin_command(*words: object, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow  # tests/test_tutorial.py walks the same way in one process
 @pytest.mark.processes
 def test_the_whole_way(tmp_path):
     (tmp_path / "hospitals").mkdir()

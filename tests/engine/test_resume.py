@@ -47,7 +47,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("method", ["fedavg", "local"])
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("local", marks=pytest.mark.slow)])
 def test_killed_in_mid_run_and_run_again(tmp_path, spawn, method):
     flags = [method, *FLAGS, "--rounds", "12", "--checkpoint-every", "2"]
     subprocess.run([*COMMAND, *flags, "--out", tmp_path / "a"], check=True, capture_output=True)
