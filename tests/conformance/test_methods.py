@@ -103,6 +103,6 @@ def test_the_properties_of_every_name_exist():
     assert set(PROPERTIES) >= OF_EVERY_NAME
 
 
-@pytest.mark.parametrize(("name", "label"), cases())
+@pytest.mark.parametrize(("name", "label"), list(cases()))
 def test_property(name, label):
     PROPERTIES[label](method(name))
