@@ -29,8 +29,8 @@ def command(words: list[str]) -> int:
     name = flags.name or flags.data.stem
     x, y = run.examples_of(flags.data)
     joined = run.join(name, x, y)
-    told = ", ".join(f"{metric} {value:.3f}" for metric, value in joined.expected.items())
-    print(f"{name}: expect {told} (measured on {joined.examples} examples held out of a first try)")
+    expected = ", ".join(f"{metric} {value:.3f}" for metric, value in joined.expected.items())
+    print(f"{name}: expect {expected} (measured on {joined.examples} examples held out of a first try)")
     if flags.out is None:
         print("Nothing was kept: add --out DIR to keep the newcomer's model.")
     else:
