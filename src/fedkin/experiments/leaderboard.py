@@ -137,9 +137,9 @@ class Board:
         """The tests, in a sentence."""
         if self.friedman is None or self.critical is None:
             return "Too few tracks or methods for a test over ranks."
-        finding = "differ" if self.friedman < 0.05 else "cannot be told apart"
+        word = "differ" if self.friedman < 0.05 else "cannot be told apart"
         return (
-            f"Over {len(self.tracks)} tracks the {len(self.lines)} methods {finding} (Friedman, p = {self.friedman:.2g}); "
+            f"Over {len(self.tracks)} tracks the {len(self.lines)} methods {word} (Friedman, p = {self.friedman:.2g}); "
             f"two mean ranks differ decidedly if they are {self.critical:.1f} apart (Nemenyi, 5 %)."
         )
 
