@@ -26,6 +26,28 @@ settings.register_profile(
 settings.load_profile("fedkin")
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where a test is repeated for all methods, named variants of a class that is tested are in the slow set."""
+    from fedkin.methods import METHODS
+
+    first: dict[str, str] = {}
+    for name, entry in METHODS.items():
+        first.setdefault(entry.target, name)
+    variants = {name for name, entry in METHODS.items() if first[entry.target] != name}
+    groups: dict[str, list[tuple[pytest.Item, str]]] = {}
+    for item in items:
+        call = getattr(item, "callspec", None)
+        for value in call.params.values() if call is not None else ():
+            if isinstance(value, str) and value in METHODS:
+                groups.setdefault(item.nodeid.split("[")[0], []).append((item, value))
+    for path, found in groups.items():
+        if {name for _, name in found} >= set(first.values()) and "tests/conformance/test_methods.py" not in path:
+            for item, name in found:
+                if name in variants:
+                    item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """The cores are shared, and the numbers must not depend on how many there are."""

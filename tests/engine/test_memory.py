@@ -55,6 +55,7 @@ def last_slope(found: list[tuple[int, ...]]) -> float:
 
 @needs_linux
 @pytest.mark.processes
+@pytest.mark.slow
 def test_records_are_not_kept_in_memory(tmp_path):
     """It was 48 to 189 KB a round. What is left is the noise of an allocator."""
     bytes_a_round, handles = growth(200, tmp_path)
