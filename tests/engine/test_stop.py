@@ -86,6 +86,9 @@ def test_a_clean_stop(start, tmp_path, number, keep):
     workers = family(process.pid)[1:]
     assert len(workers) >= 2
     used = shared_memory([process.pid, *workers])
+    if keep:  # as a worker leaves it that was interrupted while it wrote
+        (tmp_path / "run" / "models").mkdir(exist_ok=True)
+        (tmp_path / "run" / "models" / ".0123456789abcdef").touch()
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == 128 + number

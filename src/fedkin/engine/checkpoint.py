@@ -101,10 +101,14 @@ class Checkpoint:
         write_json(self.folder / "config.json", config, durable=True)
         if self._manifest is None:
             (self.folder / "timing.jsonl").unlink(missing_ok=True)
+        self.remove_unfinished()
+        self._sweep_up()
+
+    def remove_unfinished(self) -> None:
+        """Remove the files that this process, or a worker that is gone, was writing when it was ended."""
         for path in own_files(self.folder, "run"):
             if path.name.startswith("."):
-                path.unlink()  # unfinished when the run was killed
-        self._sweep_up()
+                path.unlink(missing_ok=True)
 
     def load(self) -> tuple[State | None, int, int]:
         """Server state, rounds done, and the length of the history by then."""

@@ -161,6 +161,8 @@ class Loop:
         if self.context is not None:
             self.context.engine.close()
             self.context.recorder.history.close()
+            if self.keep:
+                self.checkpoint.remove_unfinished()  # a worker that was interrupted may have been writing
 
     @property
     def folder(self) -> Path:
