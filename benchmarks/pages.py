@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedkin.experiments.bench import TRACKS
+from fedkin.experiments.bench import TRACKS, ranked
 from fedkin.experiments.bench import collect as collect_board
 from fedkin.experiments.bench import text as board_text
 from fedkin.experiments.bench import write as write_board
@@ -30,7 +30,6 @@ from fedkin.experiments.cells import Cells
 from fedkin.experiments.outcome import DECIDED, VERDICTS, Outcome, verdict_text
 from fedkin.experiments.papers import PAPERS, items
 from fedkin.experiments.reproduce import write
-from fedkin.methods import METHODS
 from fedkin.report.tables import markdown
 
 ROOT = Path(__file__).parent.parent / "docs" / "results"
@@ -163,7 +162,7 @@ def main(chosen: list[str]) -> None:
         page.write_text(paper_page(paper, found, start(page, f"{title}: the paper's tables and figures", "items")))
     if stored := stored_outcomes():
         (ROOT / "index.md").write_text(index(stored))
-    board = collect_board(list(METHODS), TRACKS, cells, cells.failures)
+    board = collect_board(ranked(), TRACKS, cells, cells.failures)
     if board.lines:
         for made in write_board(board, ROOT):
             if made.suffix == ".md":

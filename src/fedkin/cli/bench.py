@@ -14,7 +14,7 @@ class BenchFlags:
     tracks: str = ""
     """Tracks, separated by commas; by default all."""
     methods: str = ""
-    """Methods, separated by commas; by default all."""
+    """Methods, separated by commas; by default all but variants such as fedcedar-as1."""
     out: Path = Path("runs/bench")
     """Folder for the runs and the leaderboard."""
     cells: Path | None = None
