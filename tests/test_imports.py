@@ -164,3 +164,14 @@ def test_load_path_keeps_files_of_the_same_name_apart(tmp_path):
 
 def test_load_path_from_a_package():
     assert load_path("fedkin.registry:lookup") is lookup
+
+
+@pytest.mark.processes
+def test_a_run_waits_for_nothing_that_it_does_not_need():
+    """The compiler of torch, scikit-learn, pandas and the figures take longer to import than a small run takes."""
+    code = (
+        "import sys, fedkin;"
+        "fedkin.run('fedavg', fedkin.federate('digits', clients=4), rounds=1, workers=1);"
+        "print(sorted({'torch._dynamo', 'sklearn', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    )
+    assert python(code) == "[]"

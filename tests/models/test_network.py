@@ -372,6 +372,22 @@ def test_flops_of_a_convolution_by_hand():
     assert net.forward_flops == 2 * (3 * 3 * 2 * 3) * 6 * 6
 
 
+def test_flops_are_those_of_torchs_counter():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(),
+        nn.Unflatten(1, (9, 4)), nn.Linear(4, 16), nn.TransformerEncoderLayer(16, 2, 8, batch_first=True),
+        nn.Flatten(), nn.Linear(144, 3),
+    )  # fmt: skip
+    net, pair = Network(module, torch.randn(1, 2, 5, 5)), torch.randn(2, 2, 5, 5)
+    with FlopCounterMode(display=False) as counter:
+        out = module.train()(pair)
+        forward = counter.get_total_flops() / 2
+        torch.autograd.grad(out.sum(), net.parameters)
+    assert (net.forward_flops, net.training_flops) == (forward, counter.get_total_flops() / 2)
+
+
 def test_cost_counts_samples():
     net = plain(5, 4, 3)
     with torch.no_grad():

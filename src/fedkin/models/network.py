@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from fedkin.task import Classification, Task
 
@@ -326,16 +328,32 @@ def _layout(module: nn.Module, head: str | None) -> Layout:
 
 def _flops(net: Network, example: Tensor) -> tuple[float, float]:
     """FLOPs of one sample, forward alone and in training (forward and backward)."""
-    from torch.utils.flop_counter import FlopCounterMode
-
     pair = example[:1].expand(2, *example.shape[1:])  # batch norm in training refuses a single example
     kept = net.flat.clone()
     was_training = net.module.training
-    with FlopCounterMode(display=False) as counter, torch.enable_grad():
+    with _Counter() as counter, torch.enable_grad():
         out = net.module.train()(pair)
-        forward = counter.get_total_flops()
+        forward = counter.flops
         torch.autograd.grad(out.sum(), [p for p in net.parameters if p.requires_grad], allow_unused=True)
-        total = counter.get_total_flops()
     net.module.train(was_training)
     net.load(kept)
-    return forward / 2, total / 2
+    return forward / 2, counter.flops / 2
+
+
+class _Counter(TorchDispatchMode):
+    """Counts FLOPs with torch's own formulas, as `FlopCounterMode` does, but without its import of the compiler, which
+    takes as long as that of torch itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if (formula := flop_registry.get(func._overloadpacket)) is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=out)
+        return out
