@@ -124,6 +124,15 @@ def test_the_report_draws_each_state_once(fed, tmp_path):
     np.testing.assert_allclose(curve["mean"], expected, atol=1e-5)
 
 
+def test_without_curves_the_numbers_are_the_same_and_only_evaluations_of_all_are_recorded(fed):
+    settings = {**SETTINGS, "evaluate_every": 4}
+    short, long = (fedkin.run("ditto", fed, curves=curves, **settings) for curves in (False, True))
+    assert short.history.rounds("personal") == [4, short.summary["rounds"]]
+    assert {record.scope for record in short.history.select("personal")} == {"all"}
+    for round in short.history.rounds("personal"):
+        assert short.history.values("personal", round=round) == long.history.values("personal", round=round)
+
+
 def test_scores_of_the_state_before_a_round_are_not_drawn(fed, tmp_path):
     """As histories of fedkin 0.1 have them."""
     fedkin.run("fedavg", fed, rounds=2, evaluate_every=0, out=tmp_path, save_models=False, engine="serial")

@@ -221,7 +221,8 @@ class Loop:
         context, recorder = self.context, self.context.recorder
         start = time.perf_counter()
         ids = self._select(state, round)
-        clients = RoundClients(context, round, ids, state, measure=not self._scheduled(round - 1))
+        measure = self.options.curves and not self._scheduled(round - 1)
+        clients = RoundClients(context, round, ids, state, measure=measure)
         method, after, error, answered = self.spec.method, None, None, True
         try:
             try:

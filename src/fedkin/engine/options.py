@@ -28,6 +28,8 @@ class Options:
     evaluate_every: Whole = 10
     """Evaluate all clients every so many rounds (0: only after the last). After the other rounds, the participants of
     the next one are measured."""
+    curves: bool = True
+    """Measure participants after the rounds without an evaluation of all. no-curves saves about a fifth of the time."""
     engine: Literal["pool", "serial", "ray"] = "pool"
     """pool: worker processes. serial: one client after the other in this process, for debugging. ray: a Ray cluster."""
     ray_address: str = ""

@@ -211,6 +211,8 @@ def run_one(one: Job, out: Path) -> None:
         epochs=setting.epochs,
         batch_size=-(-train // setting.batches) if setting.batches else setting.batch_size,
         evaluate_every=setting.evaluate_every,
+        curves=False,
+        checkpoint_every=25,
         arrive=dict(_arrivals(setting)),
         save_models=False,
     )
