@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("fedkin")
+
+ARGUMENTS = [
+    "--no-sandbox",  # Chromium refuses its sandbox to root
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+LAST_RESORT = 580_000  # milliseconds, a little less than the limit of a test: a busy machine may be very slow
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected by their marks
@@ -103,3 +114,20 @@ def real_data() -> Callable[[str], Path]:
         return place
 
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium. Not for the whole session: Playwright's event loop would run under other tests too."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
+    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    binary = next((found for name in names if (found := shutil.which(name))), None)
+    if binary is None:
+        pytest.skip("There is no Chromium: apt-get install chromium, or run `make browser` as root")
+    playwright.expect.set_options(timeout=LAST_RESORT)
+    with playwright.sync_playwright() as driver:
+        made = driver.chromium.launch(executable_path=binary, args=ARGUMENTS, timeout=LAST_RESORT)
+        yield made
+        made.close()

@@ -189,33 +189,41 @@ def test_what_failed_is_named_and_not_ranked(tmp_path, digits, monkeypatch, caps
     assert "it diverged" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_the_page_in_a_browser(tmp_path):
-    """It sorts, ranks again over chosen tracks, and asks for nothing outside."""
-    from tests.report.browser import BINARY, Browser
+def test_a_track_counts_once_most_methods_have_been_run_on_it(tmp_path, digits):
+    options = {"out": tmp_path, "cells": tmp_path / "cells", "workers": 1, "console": Console(width=200)}
+    bench.bench(methods=["local", "fedavg"], tracks=["even"], **options)
+    bench.bench(methods=["local"], tracks=["skewed"], **options)
+    found = bench.collect(["local", "fedavg"], bench.TRACKS, Cells(tmp_path / "cells"), {})
+    assert found.tracks == ("even",)
+    assert {line.method for line in found.lines} == {"local", "fedavg"}
+    assert found.failures == ("track skewed: 1 of 2 methods are done",)
 
-    if BINARY is None:
-        pytest.skip("chromium is not installed")
+
+@pytest.mark.processes
+def test_the_page_in_a_browser(tmp_path, browser):
+    """It sorts, ranks again over chosen tracks, and asks for nothing outside."""
+    from playwright.sync_api import expect
+
     scores = {"a": (0.9, 0.1), "b": (0.8, 0.7), "</script>": (0.7, 0.2)}
     found = board(
         {(name, track): entry([v]) for name, values in scores.items() for track, v in zip(("x", "y"), values)}
     )
     path = tmp_path / "page.html"
     path.write_text(render({"budget": "small", **found.to_json()}), encoding="utf-8")
-    browser = Browser()
-    try:
-        page = browser.open(path.as_uri())
-        names = "[...document.querySelectorAll('#board tbody tr')].map(r => r.cells[0].textContent).join(' ')"
-        assert page.run(names) == "b a </script>"
-        page.run("document.querySelectorAll('#tracks input')[1].click()")  # the track x alone
-        assert page.run(names) == "a b </script>"
-        page.run("document.querySelectorAll('#board th button')[0].click()")  # by name
-        assert page.run(names) == "</script> a b"
-        page.run("document.querySelector('#filter').value = 'b'")
-        page.run("document.querySelector('#filter').dispatchEvent(new Event('input'))")
-        assert page.run(names) == "b"
-        assert page.run("document.querySelectorAll('#pareto circle').length") == 3
-        assert page.complaints == []
-        assert page.requests == [path.as_uri()]
-    finally:
-        browser.close()
+    tab = browser.new_page()
+    complaints, requests = [], []
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(path.as_uri())
+    names = tab.locator("#board tbody tr td:first-child, #board tbody tr th:first-child")
+    expect(names).to_have_text(["b", "a", "</script>"])
+    tab.locator("#tracks input").nth(1).click()  # the track x alone
+    expect(names).to_have_text(["a", "b", "</script>"])
+    tab.locator("#board th button").first.click()  # by name
+    expect(names).to_have_text(["</script>", "a", "b"])
+    tab.locator("#filter").fill("b")
+    expect(names).to_have_text(["b"])
+    expect(tab.locator("#pareto circle")).to_have_count(3)
+    assert complaints == []
+    assert requests == [path.as_uri()]
+    tab.close()

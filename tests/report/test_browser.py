@@ -13,8 +13,9 @@ import pytest
 import fedkin
 from fedkin.report import page as report
 from fedkin.results.history import History
+from tests.conftest import LAST_RESORT
 from tests.ports import free_port
-from tests.report.conftest import LAST_RESORT, METHODS
+from tests.report.conftest import METHODS
 
 pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
 

@@ -28,6 +28,8 @@ GRID = (0.03, 0.1, 0.3)
 VARIANTS = ("fedavg-ft", "kin-lite")
 """Named variants that are ranked beside the methods. The others are ablations and other readings of a method that is
 ranked already: they would only push the rest down. `--methods` takes any of them."""
+MOST = 0.9
+"""A track counts once so many of the methods have been run on it; until then it would leave most methods unranked."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,10 @@ def collect(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, f
     entries: dict[tuple[str, str], Entry] = {}
     failures: list[str] = []
     for name, track in tracks.items():
+        done = sum(_tried(method, track, cells) for method in methods)
+        if done < MOST * len(methods):
+            failures.append(f"track {name}: {done} of {len(methods)} methods are done")
+            continue
         for method in methods:
             lr = chosen(method, track, cells)
             jobs = seeds_of(method, track, lr) if lr is not None else list(tuning(method, track).values())
@@ -186,6 +192,14 @@ def collect(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, f
                 lr,
             )
     return board(entries, failures)
+
+
+def _tried(method: str, track: Track, cells: Cells) -> bool:
+    """Is there a result, or a failure, of every run of this method?"""
+    lr = chosen(method, track, cells)
+    if lr is None:
+        return all(job.name in cells.failures for job in tuning(method, track).values())
+    return all(cells.get(job) is not None or job.name in cells.failures for job in seeds_of(method, track, lr))
 
 
 def _table(results: Sequence[Mapping[str, Any]], name: str) -> Any:
@@ -215,7 +229,7 @@ def text(found: Board) -> str:
     if found.winners:
         parts += [markdown(*found.winner_table())]
     if found.failures:
-        parts += ["Not ranked, because a run failed or is missing: " + "; ".join(found.failures) + "."]
+        parts += ["Left out, because a run failed or is missing: " + "; ".join(found.failures) + "."]
     return "\n".join(parts) + "\n"
 
 
