@@ -57,6 +57,20 @@ def test_regression_by_hand():
     assert Regression().predictions(outputs).shape == (3,)
 
 
+def test_a_regression_learns_standardized_numbers_and_is_measured_in_units():
+    targets = np.array([[1000.0, 5.0], [3000.0, 5.0]])
+    made = Regression(metrics=("mae",)).fitted(targets)
+    assert (made.center, made.scale) == ((2000.0, 5.0), (1000.0, 1.0))
+    assert made.fitted(targets * 2) == made, "given ones stay"
+    assert from_config(made.to_config()) == made
+    outputs = torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
+    assert float(made.loss(outputs, torch.tensor(targets))) == 0
+    assert made.predictions(outputs).tolist() == targets.tolist()
+    assert made.scores(outputs + torch.tensor([0.5, 0.0]), torch.tensor(targets)) == {"mae": 250.0}
+    with pytest.raises(ValueError, match="one number for each output, the scale above 0"):
+        Regression(center=(1.0,), scale=(0.0,))
+
+
 def test_multilabel():
     outputs, targets = torch.tensor([[2.0, -1.0], [-1.0, 3.0]]), torch.tensor([[1.0, 1.0], [0.0, 1.0]])
     got = MultiLabel(metrics=("accuracy", "f1", "auc")).scores(outputs, targets)

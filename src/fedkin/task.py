@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -62,8 +62,10 @@ class Task(ABC):
     def __post_init__(self) -> None:
         unknown = [name for name in (*self.metrics, self.headline) if name and name not in self.known]
         if unknown:
+            other = next((kind for kind, task in TASKS.items() if unknown[0] in task.known), "")
+            hint = f" {unknown[0]} is for a {other}: task='{other}', --task {other}." if other else ""
             raise ValueError(
-                f"There is no metric {', '.join(unknown)} for {self.kind}; known: {', '.join(self.known)}."
+                f"There is no metric {', '.join(unknown)} for {self.kind}; known: {', '.join(self.known)}.{hint}"
             )
         wanted = self.metrics or ((self.headline,) if self.headline else tuple(self.known)[:1])
         object.__setattr__(self, "headline", self.headline or wanted[0])
@@ -76,6 +78,10 @@ class Task(ABC):
     @abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
         """What a user of the model wants to know: labels, or numbers."""
+
+    def in_units(self, outputs: Tensor) -> Tensor:
+        """The network's outputs in the units of the targets."""
+        return outputs
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         raise ValueError(f"A {self.kind} has no probabilities: use predict.")
@@ -92,9 +98,10 @@ class Task(ABC):
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """Every metric on all examples of one client; NaN where it is not defined (AUC of one class)."""
         found = {}
+        outputs = self.in_units(outputs).detach().cpu()
         for name in self.metrics:
             with np.errstate(all="ignore"):
-                found[name] = float(self.known[name].compute(outputs.detach().cpu().numpy(), targets.cpu().numpy()))
+                found[name] = float(self.known[name].compute(outputs.numpy(), targets.cpu().numpy()))
         return found
 
     def to_config(self) -> dict[str, Any]:
@@ -281,7 +288,11 @@ class Classification(Task):
 
 @dataclass(frozen=True)
 class Regression(Task):
-    """Numbers are predicted; the loss is the squared error."""
+    """Numbers are predicted; the loss is the squared error.
+
+    The network learns (target - center) / scale: with targets in the thousands, training would diverge. Metrics and
+    predictions are in the targets' own units.
+    """
 
     kind = "regression"
     known = {
@@ -290,11 +301,46 @@ class Regression(Task):
         "r2": Metric(_r2, percent=False),
     }
 
+    center: tuple[float, ...] = ()
+    """One number for each output. Where not given, the mean of the training targets if the data is a table, else 0."""
+    scale: tuple[float, ...] = ()
+    """One number above 0 for each output. Where not given, the standard deviation likewise, else 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.center) != len(self.scale) or any(not (np.isfinite(s) and s > 0) for s in self.scale):
+            raise ValueError(
+                f"center={self.center} and scale={self.scale} need one number for each output, the scale above 0."
+            )
+
+    def fitted(self, targets: Array) -> Regression:
+        """The same task with the center and scale of these targets, unless it has them."""
+        if self.scale:
+            return self
+        columns = targets.reshape(len(targets), -1).astype(float)
+        center, spread = columns.mean(0), columns.std(0)
+        return replace(self, center=tuple(center.tolist()), scale=tuple(np.where(spread > 0, spread, 1.0).tolist()))
+
+    def in_units(self, outputs: Tensor) -> Tensor:
+        if not self.scale:
+            return outputs
+        center, scale = self._affine(outputs)
+        return outputs * scale + center
+
+    def _affine(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        center, scale = (torch.tensor(v, dtype=like.dtype, device=like.device) for v in (self.center, self.scale))
+        return center, scale
+
     def loss(self, outputs: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
-        error = (outputs.flatten(1) - targets.reshape(len(targets), -1).to(outputs.dtype)).square().mean(1)
+        wanted = targets.reshape(len(targets), -1).to(outputs.dtype)
+        if self.scale:
+            center, scale = self._affine(wanted)
+            wanted = (wanted - center) / scale
+        error = (outputs.flatten(1) - wanted).square().mean(1)
         return error.mean() if reduction == "mean" else error.sum()
 
     def predictions(self, outputs: Tensor) -> Tensor:
+        outputs = self.in_units(outputs)
         return outputs.squeeze(1) if outputs.dim() == 2 and outputs.shape[1] == 1 else outputs
 
 
@@ -351,4 +397,7 @@ def task_of(given: Task | str | None, federation: Any, method: Any) -> Task:
         raise ValueError("The task is a regression, but the data has classes: load it with task='regression'.")
     if getattr(method, "needs_classes", False) and not made.has_classes:
         raise ValueError(f"{type(method).__name__} needs classes; it cannot learn a {made.kind}.")
+    if isinstance(made, Regression) and getattr(federation, "preprocessing", None) is not None:
+        trained = np.concatenate([split.train for split in federation.splits])
+        made = made.fitted(federation.arrays.y[trained])
     return made

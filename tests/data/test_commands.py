@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedkin.cli.main import main
+from fedkin.results.run import load
 
 
 def fedkin(*words: str) -> int:
@@ -60,6 +61,43 @@ def test_what_a_folder_is_refused_for(hospitals, capsys, words, text):
     error = capsys.readouterr().err
     assert code == 2
     assert text in error
+
+
+def test_metrics_with_commas(hospitals, tmp_path, capsys):
+    words = ["--data", str(hospitals), "--label", "disease", "--ignore", "patient_id", "--out", str(tmp_path / "run")]
+    assert fedkin("run", "fedavg", *words, "--metrics", "auc,f1", "--headline", "auc") == 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["task"]["metrics"] == ["auc", "f1"]
+    capsys.readouterr()
+    assert fedkin("run", "fedavg", *words, "--metrics", "mae") == 2
+    assert "mae is for a regression: task='regression', --task regression." in capsys.readouterr().err
+
+
+def test_a_regression_from_a_table_whatever_its_unit(tmp_path, capsys):
+    """Days in one folder, seconds in the other: without a scale of its own, the second would diverge."""
+    rng = np.random.default_rng(1)
+    found = {}
+    for unit, factor in {"days": 1, "seconds": 86400}.items():
+        folder = tmp_path / unit
+        folder.mkdir()
+        for name in ("north", "south"):
+            age = rng.permutation(40) + 30.5
+            rows = [f"{a},{factor * (3 + a / 10)}" for a in np.sort(age)]
+            (folder / f"{name}.csv").write_text("age,stay\n" + "\n".join(rows))
+        out = tmp_path / f"run {unit}"
+        words = ["--data", str(folder), "--label", "stay", "--task", "regression", "--metrics", "mae,r2"]
+        assert fedkin("run", "fedavg", *words, "--epochs", "20", "--out", str(out)) == 0
+        run = load(out)
+        (tmp_path / "new.csv").write_text("age\n40\n60\n")
+        found[unit] = run.summary["personal"]["mean"], run.predict("north", tmp_path / "new.csv") / factor
+        np.testing.assert_allclose(run.predict_scores("north", tmp_path / "new.csv")[:, 0] / factor, found[unit][1])
+        np.testing.assert_allclose(
+            run.model("north")(run.inputs(tmp_path / "new.csv", "north")).detach()[:, 0] / factor, found[unit][1]
+        )
+    capsys.readouterr()
+    assert found["seconds"][0] / 86400 == pytest.approx(found["days"][0], rel=1e-3)
+    assert found["days"][0] < 1, "in days: the ages alone would give it exactly"
+    np.testing.assert_allclose(found["days"][1], [7, 9], atol=1)
+    np.testing.assert_allclose(found["seconds"][1], found["days"][1], rtol=1e-3)
 
 
 def test_table_flags_are_for_folders(capsys):

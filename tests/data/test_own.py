@@ -218,6 +218,10 @@ def test_columns_are_found_by_name(tmp_path):
         ({"a.csv": "p,y\n" + "".join(f"text{i},{i % 2}\n" for i in range(200))}, "column 'p' has 200 different texts"),
         ({"a.csv": "y\n0\n"}, r"a\.csv: there is no column beside 'y'"),
         (
+            {"a.csv": "p,fax,y\n1,,0\ncat,,1\n2,,1\n", "b.csv": "p,fax,y\n1,?,0\n"},
+            r"(?s)2 things to change:.*'p', row 3: not a number.*column 'fax' is empty in every file; ignore it",
+        ),
+        (
             {"a.csv": "p,q,y\n1,2,0\n", "b.csv": "p,y\n1,0\n", "c.csv": "p,q,y\n1,2,0\n"},
             r"b\.csv: it lacks the column 'q'",
         ),
@@ -285,6 +289,8 @@ def test_options_that_contradict_each_other(tmp_path):
         from_folder(tmp_path, ignore="p", categorical="p")
     with pytest.raises(ValueError, match="'y' is the label"):
         from_folder(tmp_path, ignore="y")
+    with pytest.raises(ValueError, match="column 'p,q'; no file has it; give several names with spaces between"):
+        from_folder(tmp_path, ignore="p,q")
     with pytest.raises(ValueError, match="decimal=';' must be"):
         from_folder(tmp_path, decimal=";")
 
@@ -460,6 +466,19 @@ def test_parquet_is_read_as_a_frame(tmp_path):
     (tmp_path / "empty.parquet").unlink()
     with pytest.raises(ValueError, match=r"north\.parquet: none of its 5 columns is called 'y'"):
         from_folder(tmp_path)
+
+
+def test_numbers_that_a_frame_calls_categories_are_categories(tmp_path):
+    pytest.importorskip("pyarrow")
+    made = frame()
+    made["ward"] = made["age"].fillna(7).astype(int).astype("category")
+    made = made[made.smoker]  # pandas keeps the row numbers, and writes them as a column of their own
+    made.to_parquet(tmp_path / "all.parquet")
+    of_file = from_file(tmp_path / "all.parquet", client="hospital", label="sick")
+    for arrays in (from_frame(made, client="hospital", label="sick"), of_file):
+        kinds = {c.name: (c.kind, c.levels) for c in arrays.columns}
+        assert kinds["ward"] == ("category", ("7", "40", "50"))
+        assert list(kinds) == ["age", "beds", "sex", "smoker", "ward"]
 
 
 def test_from_torch_data_sets():

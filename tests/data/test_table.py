@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,15 @@ from hypothesis import strategies as st
 from fedkin.data import from_file, from_folder, from_frame
 from fedkin.data.federation import federate
 from fedkin.data.preprocess import Preprocessing
-from fedkin.data.table import decimal_evidence, is_number, plain_numbers, to_number
+from fedkin.data.table import (
+    DataWarning,
+    Problems,
+    decimal_evidence,
+    is_number,
+    plain_numbers,
+    read_table,
+    to_number,
+)
 
 
 def read(tmp_path, text: str | bytes, name: str = "a.csv", **options):
@@ -66,8 +75,16 @@ def test_a_header_of_numbers_is_taken_only_where_it_counts(tmp_path):
 
 
 def test_an_index_without_a_name_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="the first row is not a header: its cell in column 1 is a number or empty"):
+    with pytest.raises(ValueError, match="its column 1 has no name; give it one, or remove the column"):
         read(tmp_path, ",p,y\n0,5,0\n1,6,1\n")
+
+
+def test_a_remark_of_a_spreadsheet_on_the_delimiter(tmp_path):
+    arrays = read(tmp_path, b"\xef\xbb\xbfsep=;\r\nage;note, free;y\r\n1,5;a;0\r\n2,5;b;1\r\n")
+    assert [c.name for c in arrays.columns] == ["age", "note, free"]
+    assert arrays.x[:, 0].tolist() == [1.5, 2.5]
+    with pytest.raises(ValueError, match="row 3: not a number"):  # the remark is no row
+        read(tmp_path, "sep=;\nage;y\n1;0\nold;1\n2;1\n")
 
 
 # ---- numbers
@@ -211,6 +228,37 @@ def test_regression_targets_of_a_table(tmp_path):
         read(tmp_path, "p,y\n1,2.5\n2,high\n", task="regression")
 
 
+# ---- what is probably not meant
+
+
+def test_numbers_of_patients_are_warned_of(tmp_path):
+    rows = [f"{7 * i},{50 + i % 30},{i % 2}" for i in range(60)]
+    with pytest.warns(DataWarning, match="Column 'number' has another whole number in every row") as caught:
+        read(tmp_path, "number,age,y\n" + "\n".join(rows))
+    assert len(caught) == 1, "ages repeat"
+    rows[3] = "0.5,50,0"  # a measurement
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read(tmp_path, "number,age,y\n" + "\n".join(rows))
+
+
+def test_a_category_that_no_training_example_has_is_warned_of(tmp_path):
+    (tmp_path / "a.csv").write_text("age,sex,y\n" + "1,m,0\n2,f,1\n" * 10)
+    made = federate(from_folder(tmp_path)).preprocessing
+    (tmp_path / "new.csv").write_text("sex,age\nm,1\nmale,2\n,3\n")
+    with pytest.warns(DataWarning, match=r"^new\.csv, column 'sex', row 3: no training example has this category; it"):
+        features = made.transform(tmp_path / "new.csv", "a")
+    np.testing.assert_array_equal(features[1:, 1:], 0)
+
+
+def test_all_columns_that_new_examples_lack_are_named(tmp_path):
+    (tmp_path / "a.csv").write_text("age,sex,dose,y\n" + "1,m,3,0\n2,f,4,1\n" * 10)
+    made = federate(from_folder(tmp_path)).preprocessing
+    (tmp_path / "new.csv").write_text("Age,dose\n1,2\n")
+    with pytest.raises(ValueError, match="none of its 2 columns is called 'age' or 'sex'; there is 'Age'"):
+        made.transform(tmp_path / "new.csv", "a")
+
+
 # ---- no message shows a cell
 
 secrets = st.one_of(
@@ -245,14 +293,17 @@ def folders(draw):
 
 
 def shown(use: Callable[[], Any], words: list[str]) -> list[str]:
-    """The words that a log of this call's error would show."""
-    try:
-        use()
-    except ValueError as error:
-        lines = [line for line in traceback.format_exception(error) if not line.startswith("  File ")]
-        text = "".join(lines) + repr(error)
-        return [word for word in words if len(word.strip()) >= 5 and word.strip() in text]
-    return []
+    """The words that a log of this call's warnings and error would show."""
+    text = ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            use()
+        except ValueError as error:
+            lines = [line for line in traceback.format_exception(error) if not line.startswith("  File ")]
+            text = "".join(lines) + repr(error)
+    text += "".join(str(warning.message) for warning in caught)
+    return [word for word in words if len(word.strip()) >= 5 and word.strip() in text]
 
 
 @given(files=folders(), task=st.sampled_from(["classification", "regression"]))
@@ -278,5 +329,13 @@ def test_no_cell_of_new_examples_in_any_message(cell, row, column):
     assert shown(lambda: made.labels(new), [cell]) == []
 
 
+def test_what_is_printed_shows_no_cell(tmp_path):
+    arrays = read(tmp_path, "age,sex,y\n4711.5,m,0\n4712.5,f,1\n")
+    assert repr(arrays) == "<Arrays of 2 examples of shape [2], 2 classes, clients a>"
+    table = read_table(tmp_path / "a.csv", Problems())
+    assert "4711.5" not in repr(table)
+
+
 def test_the_property_would_notice():
+    assert shown(lambda: warnings.warn("4711.0x", stacklevel=1), ["4711.0x"]) == ["4711.0x"]
     assert shown(lambda: float("4711.0x"), ["4711.0x"]) == ["4711.0x"]

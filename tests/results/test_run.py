@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -70,6 +71,22 @@ def test_a_newcomer_is_better_off_than_with_the_initial_model():
     assert run.join("east", x, y).expected["accuracy"] > initial.join("east", x, y).expected["accuracy"] + 0.2
 
 
+def test_the_model_of_a_newcomer_never_takes_the_place_of_a_run(tmp_path):
+    run = trained("fedavg", tmp_path / "run")
+    joined = run.join("east", *newcomer())
+    with pytest.raises(ValueError, match="run holds a run: name another folder for the model of east"):
+        run.keep(joined, tmp_path / "run")
+    assert fedkin.load(tmp_path / "run").clients == run.clients
+    run.keep(joined, tmp_path / "east")
+    run.keep(joined, tmp_path / "east")  # again, for the same newcomer
+    with pytest.raises(ValueError, match="east holds another newcomer's model"):
+        run.keep(replace(joined, name="west"), tmp_path / "east")
+    unknown = replace(joined, expected={"accuracy": float("nan")})
+    stored = json.loads((run.keep(unknown, tmp_path / "unknown") / "config.json").read_text())
+    assert stored["joined"] == {"accuracy": None}
+    assert "None" in fedkin.load(tmp_path / "unknown")._repr_html_()
+
+
 def test_a_run_without_a_folder_has_its_models_too():
     run = trained("fedavg")
     assert run.folder is None
@@ -88,6 +105,12 @@ def test_what_is_wrong_is_said(tmp_path):
         run.predict(0, np.zeros((3, 7), np.float32))
     with pytest.raises(ValueError, match=r"not the folder of a finished run: it has no config.json"):
         fedkin.load(tmp_path)
+    (tmp_path / "compared" / "fedavg" / "seed-0").mkdir(parents=True)
+    (tmp_path / "compared" / "fedavg" / "seed-0" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"It is a comparison; one of its runs is .*fedavg.seed-0\."):
+        fedkin.load(tmp_path / "compared")
+    with pytest.raises(ValueError, match="This run learned from arrays: give an array"):
+        run.predict(0, tmp_path / "new.csv")
     with pytest.raises(ValueError, match=r"ends in .onnx or .pt2"):
         run.export(0, tmp_path / "north.txt")
     with pytest.raises(ValueError, match=r"a newcomer needs at least 2"):

@@ -94,6 +94,21 @@ def test_few_examples_decide_nothing():
     assert "not decided, fewer than 20 test examples: a, accuracy 100.00 %, +83.33 over training alone" in site.advice
 
 
+def test_few_examples_decide_nothing_where_training_alone_is_best_either():
+    methods = {"local": method(12, 0.9, examples=12), "a": method(2, 0.5, examples=12)}
+    assert answer(methods, test=12).advice == (
+        "north: not decided, fewer than 20 test examples: local, accuracy 100.00 % (chosen on validation)"
+    )
+
+
+def test_a_metric_that_is_not_defined_decides_nothing():
+    cells = {"local": Cell(None, None, one_class=True), "a": Cell(None, None)}
+    said = Advice(cells, "local", Classification(headline="auc"), 8, True, "fewer than 20 test examples")
+    assert said.text == (
+        "not decided, the auc of its 8 test examples is not defined; this model predicts one class only"
+    )
+
+
 def test_a_model_that_predicts_one_class_is_named():
     site = answer({"local": method(30, 0.5), "a": method(55, 0.6, one_class=True)})
     assert site.advice.endswith("; this model predicts one class only")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 
 from fedkin.cli import flags as parsing
@@ -23,14 +24,21 @@ class JoinFlags:
 def command(words: list[str]) -> int:
     about = "Make a personal model for a newcomer, by the method's own rule. The run itself stays as it is."
     flags, names = parsing.parse_one(words, JoinFlags(), "fedkin join DIR", about)
+    from fedkin.results.run import check_place
+
     run = opened(names, "join")
     if flags.data is None:
         raise UserError("join needs --data FILE: the newcomer's examples with their labels.")
     name = flags.name or flags.data.stem
+    if flags.out is not None:
+        check_place(flags.out, name)
     x, y = run.examples_of(flags.data)
     joined = run.join(name, x, y)
-    expected = ", ".join(f"{metric} {value:.3f}" for metric, value in joined.expected.items())
+    shown = {metric: f"{value:.3f}" for metric, value in joined.expected.items() if not isnan(value)}
+    expected = ", ".join(f"{metric} {value}" for metric, value in shown.items())
     print(f"{name}: expect {expected} (measured on {joined.examples} examples held out of a first try)")
+    if unknown := [metric for metric in joined.expected if metric not in shown]:
+        print(f"With these examples, {', '.join(unknown)} cannot be measured.")
     if flags.out is None:
         print("Nothing was kept: add --out DIR to keep the newcomer's model.")
     else:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 from fedkin.cli.flags import UserError
 from fedkin.registry import hint
@@ -55,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         print(fedkin.__version__)
         return
+    warnings.showwarning = _warned
     try:
         if words[0] not in NAMES:
             raise UserError(f"There is no command '{words[0]}'.{hint(words[0], NAMES)} Known: {', '.join(NAMES)}.")
@@ -72,6 +75,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = 2
         print(f"fedkin: {text}", file=sys.stderr)
     sys.exit(code)
+
+
+_shown = warnings.showwarning
+
+
+def _warned(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning about the user's data is a line like any other; others are shown as Python does."""
+    if category.__name__ == "DataWarning":
+        print("".join(f"fedkin: {text}\n" for text in str(message).splitlines()), end="", file=sys.stderr)
+    else:
+        _shown(message, category, filename, lineno, file, line)
 
 
 def message(error: Exception) -> str | None:

@@ -187,10 +187,12 @@ def federation(flags: Any, seed: int) -> Federation:
     from fedkin.data.federation import federate
 
     own: DataFlags = flags.data
-    reading = {name: getattr(own, name) for name in READING}
+    reading: dict[str, Any] = {name: getattr(own, name) for name in READING}
     folder = is_folder(own.data)
     if not folder and (given := [name for name in READING if reading[name] != getattr(DataFlags, name)]):
         raise UserError(f"--{given[0]} is for a folder of your own data; --data {own.data} is none.")
+    if folder and (made := task(flags)) is not None and not made.has_classes:
+        reading["task"] = "regression"
     return federate(
         from_folder(own.data, **reading) if folder else own.data,
         partition=own.partition,
@@ -239,4 +241,6 @@ def task(flags: Any) -> Any:
     asked = {k: v for k, v in dataclasses.asdict(flags.task).items() if v and k != "task"}
     if flags.task.task is None and not asked:
         return None
+    if "metrics" in asked:  # auc,f1 is auc f1
+        asked["metrics"] = tuple(name for word in asked["metrics"] for name in word.split(",") if name)
     return by_name(flags.task.task or "classification", **asked)

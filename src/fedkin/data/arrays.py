@@ -71,6 +71,12 @@ class Arrays:
                 f"{outside} labels are outside 0..{self.classes - 1}: with {self.classes} classes they must lie there."
             )
 
+    def __repr__(self) -> str:
+        """No example: what is printed ends up in logs."""
+        kind = f"{self.classes} classes" if self.classes else f"{self.outputs} numbers to predict"
+        clients = f", clients {', '.join(self.names)}" if self.own_clients else ""
+        return f"<Arrays of {len(self.y)} examples of shape {list(self.shape)}, {kind}{clients}>"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one example as the network sees it."""

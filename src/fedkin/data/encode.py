@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from fedkin.data.table import (
     LARGEST,
     MISSING,
     Cells,
+    DataWarning,
     Problems,
     Table,
     decimal_evidence,
@@ -27,6 +29,7 @@ TaskKind = Literal["classification", "regression"]
 MOST_LEVELS = 100  # of a text column that was not declared categorical: more look like an identifier
 MOST_CLASSES = 100_000  # a network needs an output for each
 FEW = 20  # so few texts or labels may all be different
+MANY = 50  # so many whole numbers, all different, look like an identifier
 
 
 @dataclass(frozen=True)
@@ -156,12 +159,18 @@ def _decimal(table: Table, reading: Reading, problems: Problems) -> str:
 
 
 # ---- columns
-def infer(tables: Sequence[Table], reading: Reading, problems: Problems) -> tuple[Column, ...]:
-    """The columns that all tables share, in the order of the first table. Levels are those of all examples."""
+def infer(tables: Sequence[Table], reading: Reading, problems: Problems, *, alone: bool = False) -> tuple[Column, ...]:
+    """The columns that all tables share, in the order of the first table. Levels are those of all examples.
+
+    `alone`: the table is one site's of several, which may have what is empty here.
+    """
     _check_names(tables, reading, problems)
     out = []
     for name in _shared(tables, reading, problems):
         read = [_read(table, name, reading, problems) for table in tables]
+        if not alone and all(r.missing.all() for r in read):
+            problems.add(f"column '{name}' is empty in every file; ignore it (ignore='{name}', --ignore {name})")
+            continue
         out.append(_column(name, tables, read, reading, problems))
     if tables and not out and not problems.lines:
         problems.add(f"there is no column beside '{reading.label}' to learn from", source=tables[0].source)
@@ -175,7 +184,8 @@ def _check_names(tables: Sequence[Table], reading: Reading, problems: Problems) 
             if name == reading.label:
                 problems.add(f"'{name}' is the label; it cannot be in {option} too")
             elif tables and name not in there:
-                problems.add(f"{option} names a column '{name}'; no file has it")
+                apart = "; give several names with spaces between them" if "," in name else ""
+                problems.add(f"{option} names a column '{name}'; no file has it{apart}")
     for name in (token.rpartition("=")[0].strip() for token in reading.missing):
         if tables and name and name not in there:
             problems.add(f"missing names a column '{name}'; no file has it")
@@ -205,11 +215,12 @@ def _shared(tables: Sequence[Table], reading: Reading, problems: Problems) -> li
 
 
 def _column(name: str, tables: Sequence[Table], read: Sequence[_Read], reading: Reading, problems: Problems) -> Column:
-    declared = name in reading.categorical
+    declared = name in reading.categorical or any(name in table.categories for table in tables)
     texts, numbers = sum(int(r.text.sum()) for r in read), sum(int(np.isfinite(r.values).sum()) for r in read)
     if not declared and not texts:
         for table, r in zip(tables, read):
             _check_size(name, table, r, problems)
+        _check_identifier(name, read)
         return Column(name, "number")
     if not declared and numbers:
         for table, r in zip(tables, read):
@@ -234,6 +245,20 @@ def _column(name: str, tables: Sequence[Table], read: Sequence[_Read], reading: 
     if not declared:
         _check_case(name, tables, read, problems)
     return Column(name, "category", tuple(levels))
+
+
+def _check_identifier(name: str, read: Sequence[_Read]) -> None:
+    """Warn of whole numbers that are different in every row of all files, as patients' numbers are."""
+    values = np.concatenate([r.values for r in read])
+    if len(values) < MANY or np.isnan(values).any() or (values != np.floor(values)).any():
+        return
+    if len(np.unique(values)) == len(values):
+        warnings.warn(
+            f"Column '{name}' has another whole number in every row. If it is an identifier, ignore it "
+            f"(ignore='{name}', --ignore {name}): it would be learned from.",
+            DataWarning,
+            stacklevel=2,
+        )
 
 
 def _check_size(name: str, table: Table, read: _Read, problems: Problems) -> None:
@@ -261,6 +286,7 @@ def _check_case(name: str, tables: Sequence[Table], read: Sequence[_Read], probl
 def codes(table: Table, columns: Sequence[Column], reading: Reading, problems: Problems) -> Floats:
     """[examples, columns]: numbers, or indexes of levels; NaN where a cell is missing or its level is unknown."""
     out = np.full((len(table), len(columns)), np.nan)
+    unknown = Problems()
     for k, column in enumerate(columns):
         if column.name not in table.columns:
             problems.add(f"there is no column '{column.name}'", source=table.source)
@@ -269,11 +295,16 @@ def codes(table: Table, columns: Sequence[Column], reading: Reading, problems: P
         if column.kind == "category":
             index = {level: float(i) for i, level in enumerate(column.levels)}
             out[:, k] = [np.nan if gone else index.get(level, np.nan) for level, gone in zip(read.levels, read.missing)]
+            if (new := ~read.missing & np.isnan(out[:, k])).any():
+                unknown.add("no training example has this category; it counts as missing", source=table.source,
+                            column=column.name, rows=table.rows[new])  # fmt: skip
             continue
         _check_size(column.name, table, read, problems)
         if read.text.any():
             problems.add("not a number", source=table.source, column=column.name, rows=table.rows[read.text])
         out[:, k] = read.values
+    if unknown.lines:
+        warnings.warn("\n".join(f"{line}." for line in unknown.lines), DataWarning, stacklevel=2)
     return out
 
 

@@ -201,7 +201,7 @@ def _from_files(
     }
     if len(arrays) == len(files):
         return _from_npz(arrays, names, task, ordered, whole, source, problems, alone=alone)
-    columns = infer(list(tables.values()), reading, problems)
+    columns = infer(list(tables.values()), reading, problems, alone=alone)
     tables |= {p: _as_table(p, pair, columns, reading, problems) for p, pair in arrays.items() if pair is not None}
     ordered_tables = [tables[p] for p in files if p in tables]
     made = labels(ordered_tables, reading, task, problems, alone=alone)
@@ -297,7 +297,8 @@ def from_table(table: Table, client: Any, reading: Reading, task: TaskKind, orde
         else:
             values, group = np.unique(np.asarray(whose), return_inverse=True)
             names = tuple(f"{v:g}" if isinstance(v, float) else str(v) for v in values.tolist())
-        table = Table(table.source, {k: v for k, v in table.columns.items() if k != client}, table.rows, table.unusable)
+        own = {k: v for k, v in table.columns.items() if k != client}
+        table = Table(table.source, own, table.rows, table.unusable, table.categories)
     columns = infer([table], reading, problems)
     made = labels([table], reading, task, problems)
     encoded = codes(table, columns, reading, Problems())

@@ -32,6 +32,10 @@ class DataError(ValueError):
     """Data that cannot be used as it is. The message holds no cell of it."""
 
 
+class DataWarning(UserWarning):
+    """Something in the data that is probably not meant. The message holds no cell of it."""
+
+
 @dataclass
 class Problems:
     """Everything that is wrong with some data, collected for one message."""
@@ -61,11 +65,13 @@ class Problems:
 class Table:
     source: str
     """Name of the file, for messages."""
-    columns: dict[str, Cells]
+    columns: dict[str, Cells] = field(repr=False)
     rows: NDArray[np.int64]
     """Row number of each example, as a spreadsheet shows it (the header is row 1)."""
     unusable: tuple[str, ...] = ()
     """Columns that hold neither numbers nor texts, such as dates or lists."""
+    categories: tuple[str, ...] = ()
+    """Columns that the file or frame itself says are categories, whatever they hold."""
     cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What was read from the cells."""
 
@@ -115,6 +121,7 @@ def from_frame(frame: Any, source: str = "the frame") -> Table:
     unusable = []
     if len({str(name) for name in frame.columns}) < len(frame.columns):
         raise DataError(f"{source} has a column name twice.")
+    categories = tuple(str(name) for name, kind in frame.dtypes.items() if str(kind) == "category")
     for name in frame.columns:
         series = frame[name]
         kind = getattr(series.dtype, "kind", "O")
@@ -126,7 +133,7 @@ def from_frame(frame: Any, source: str = "the frame") -> Table:
             unusable.append(str(name))
         else:
             columns[str(name)] = texts
-    return Table(source, columns, np.arange(len(frame)), tuple(unusable))
+    return Table(source, columns, np.arange(len(frame)), tuple(unusable), categories)
 
 
 def from_columns(given: dict[str, Sequence[Any]], source: str) -> Table:
@@ -175,9 +182,16 @@ def _parquet(path: Path, problems: Problems, required: Sequence[str], advice: st
         problems.add("this is not a parquet file, or it is broken", source=path.name)
         return None
     columns: dict[str, Cells] = {}
+    written = (content.schema.pandas_metadata or {}).get("columns", ())  # a file of pandas says what is a category
+    categories = {str(column["name"]) for column in written if column.get("pandas_type") == "categorical"}
     unusable = []
     for name, column in zip(content.column_names, content.columns):
-        kind = column.type.value_type if arrow.types.is_dictionary(column.type) else column.type
+        if re.fullmatch(r"__index_level_\d+__", name):
+            continue  # pandas' row numbers
+        kind = column.type
+        if arrow.types.is_dictionary(kind):
+            kind = kind.value_type
+            categories.add(name)
         if arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind):
             columns[name] = np.array([np.nan if v is None else float(v) for v in column.to_pylist()], np.float64)
         elif arrow.types.is_string(kind) or arrow.types.is_large_string(kind):
@@ -187,10 +201,11 @@ def _parquet(path: Path, problems: Problems, required: Sequence[str], advice: st
     if not content.num_rows:
         problems.add("there are no examples in it", source=path.name)
         return None
-    if absent := [name for name in required if name not in content.column_names]:
-        problems.add(_without(absent[0], content.column_names, advice), source=path.name)
+    names = [*columns, *unusable]
+    if absent := [name for name in required if name not in names]:
+        problems.add(_without(absent, names, advice), source=path.name)
         return None
-    return Table(path.name, columns, np.arange(1, content.num_rows + 1), tuple(unusable))
+    return Table(path.name, columns, np.arange(1, content.num_rows + 1), tuple(unusable), tuple(sorted(categories)))
 
 
 def _lines(path: Path, problems: Problems) -> list[list[str]] | None:
@@ -204,7 +219,10 @@ def _lines(path: Path, problems: Problems) -> list[list[str]] | None:
         problems.add("this is not UTF-8 text; save the file as UTF-8", source=path.name, rows=[row])
         return None
     lines: list[list[str]] = []
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+    mark = re.match(r"sep=(.)\r?\n", text)  # a spreadsheet's own remark, which it counts as no row
+    if mark is not None:
+        text = text[mark.end() :]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark[1] if mark is not None else _delimiter(text))
     try:
         for line in reader:
             cells = [cell.strip() for cell in line]
@@ -245,13 +263,16 @@ def _is_header(
     repeated = [number for number, line in enumerate(lines, start=1) if list(line) == list(names)]
     if repeated and again:
         problems.add("the row repeats the header; remove it", source=source, rows=repeated)
+    elif odd and not any(names[k - 1] for k in odd) and 2 * again <= len(names):
+        problems.add(f"its column {', '.join(map(str, odd[:SHOWN]))} has no name; give it one, or remove the column "
+                     "(row numbers that another program wrote, say)", source=source)  # fmt: skip
     elif odd or 2 * again > len(names):
         which = f": its cell in column {', '.join(map(str, odd[:SHOWN]))} is a number or empty" if odd else ""
         problems.add(f"the first row is not a header{which}. Put a row with the columns' names on top", source=source)
     elif len(set(names)) < len(names):
         problems.add("the header has a name twice", source=source)
     elif absent := [name for name in required if name not in names]:
-        problems.add(_without(absent[0], names, advice), source=source)
+        problems.add(_without(absent, names, advice), source=source)
     else:
         return True
     return False
@@ -261,11 +282,15 @@ def _is_cell(name: str) -> bool:
     return name.casefold() in MISSING or is_number(name)
 
 
-def _without(name: str, names: Sequence[str], advice: str) -> str:
+def _without(absent: Sequence[str], names: Sequence[str], advice: str) -> str:
     """No list of the names found: without a header they would be somebody's data."""
-    alike = [n for n in names if n.casefold() == name.casefold()]
-    hint = f"; there is '{alike[0]}'" if alike else ""
-    return f"none of its {len(names)} columns is called '{name}'{hint}{advice}"
+    alike = [n for n in names if n.casefold() in {name.casefold() for name in absent}]
+    hint = f"; there is {_quoted(alike)}" if alike else ""
+    return f"none of its {len(names)} columns is called {_quoted(absent)}{hint}{advice}"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return " or ".join(f"'{name}'" for name in names)
 
 
 # ---- numbers

@@ -150,7 +150,8 @@ def run(found: Any) -> str:
     """A run: headline numbers, learning curve, and who learned from whom at the end."""
     summary = found.summary
     if not summary:  # the folder of a newcomer
-        expected = [(name, f"{value:.4g}") for name, value in found.config["joined"].items()]
+        told = found.config["joined"].items()
+        expected = [(name, f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in told]
         return _line(escape(repr(found).strip("<>"))) + table(("metric", "expected"), expected)
     headline = summary["headline"]
     percent = headline["percent"]

@@ -128,6 +128,10 @@ class Comparison:
         if self.metric == "accuracy" and self.majority_rate is not None:
             rate = tables.percent(self.majority_rate)
             out.append(f"Always predicting a client's most frequent class: {rate} %, mean over clients")
+        if undefined := [s.name for s in self.sites if all(cell.test is None for cell in s.cells.values())]:
+            out.append(f"The {self.metric} is not defined at {tables.some(undefined)}: the means leave them out")
+        if any(line.gain is not None and line.gain_low is None for line in self.lines):
+            out.append("No interval of the gain: at a client, too few test examples or no kept models")
         for line in self.lines:
             if line.one_class:
                 out.append(f"{line.method} predicts one class for every test example of {tables.some(line.one_class)}")

@@ -43,6 +43,7 @@ class PersonalModel(nn.Module):
     def __init__(self, method: Method, client: Client, personal: Model) -> None:
         super().__init__()
         self._method, self._client, self.personal = method, client, personal
+        self.task = client.net.task
         single = isinstance(personal, Tensor) and type(method).predict is Method.predict
         self.network: nn.Module | None = client.net.module if single else None
         if isinstance(personal, Tensor):
@@ -50,6 +51,10 @@ class PersonalModel(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.task.in_units(self.outputs(x))
+
+    def outputs(self, x: Tensor) -> Tensor:
+        """As `forward`, but in the units that the network learned in: of a regression, standardized numbers."""
         if self.network is not None:
             scores: Tensor = self.network(x)
             return scores
@@ -129,21 +134,24 @@ class Run:
 
     def predict_scores(self, client: str | int, x: Any) -> Tensor:
         """The model's outputs [examples, outputs]."""
-        return _scores(self.model(client), self.inputs(x, client))
+        return self.task.in_units(self._outputs(client, x))
+
+    def _outputs(self, client: str | int, x: Any) -> Tensor:
+        return _outputs(self.model(client), self.inputs(x, client))
 
     def predict(self, client: str | int, x: Any) -> np.ndarray[Any, Any]:
         """Labels (as the data names them), or numbers in a regression."""
-        found = self.task.predictions(self.predict_scores(client, x)).numpy()
+        found = self.task.predictions(self._outputs(client, x)).numpy()
         names = self.config["inputs"]["class_names"]
         return np.array(names)[found] if names and self.task.has_classes else found
 
     def predict_proba(self, client: str | int, x: Any) -> np.ndarray[Any, Any]:
         """Probabilities [examples, classes], in the order of the classes."""
-        return self.task.probabilities(self.predict_scores(client, x)).numpy()
+        return self.task.probabilities(self._outputs(client, x)).numpy()
 
     def evaluate(self, client: str | int, x: Any, y: Any) -> dict[str, float]:
         """The task's metrics and the loss of a client's model on these examples."""
-        return _measured(self.task, self.predict_scores(client, x), self.targets(y))
+        return _measured(self.task, self._outputs(client, x), self.targets(y))
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the run's page and return its path."""
@@ -183,7 +191,7 @@ class Run:
         held = order[: max(1, round(HOLDOUT * len(order)))]
         rest = order[len(held) :]
         trial = self._joined(Examples(examples.x[rest], examples.y[rest]), validation, rounds)
-        expected = _measured(self.task, _scores(trial, examples.x[held]), examples.y[held])
+        expected = _measured(self.task, _outputs(trial, examples.x[held]), examples.y[held])
         return Joined(
             name, self._joined(examples, validation, rounds), expected, len(held), self._preprocessing(x, name)
         )
@@ -223,6 +231,7 @@ class Run:
 
     def keep(self, joined: Joined, out: str | Path) -> Path:
         """Write a newcomer's model to a folder of its own, which `load` reads as a run with this one client."""
+        check_place(Path(out), joined.name)
         with Folder(out, "run") as owned:
             net = self._network()
             personal = joined.model.personal
@@ -238,7 +247,8 @@ class Run:
             federation = dict(self.config["federation"])
             if joined.preprocessing is not None:
                 federation["preprocessing"] = joined.preprocessing
-            config = {**self.config, "inputs": inputs, "federation": federation, "joined": joined.expected}
+            expected = {metric: None if np.isnan(value) else value for metric, value in joined.expected.items()}
+            config = {**self.config, "inputs": inputs, "federation": federation, "joined": expected}
             write_json(owned.path / "config.json", config)
         return Path(out)
 
@@ -270,6 +280,8 @@ class Run:
             if newcomer:
                 prepared = prepared.with_client(name, x)
             return torch.from_numpy(prepared.transform(x, name))
+        if isinstance(x, str | Path) or (not isinstance(x, Tensor) and np.asarray(x).dtype.kind not in "buif"):
+            raise ValueError("This run learned from arrays: give an array, a .npy or an .npz with x, no table.")
         array = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
         shape = tuple(about["shape"])
         if array.dtype == torch.uint8 and about["image"]:
@@ -409,7 +421,9 @@ def inputs_of(federation: Any) -> dict[str, Any]:
 
 def _read(path: Path, folder: Path) -> dict[str, Any]:
     if not path.exists():
-        raise ValueError(f"{folder} is not the folder of a finished run: it has no {path.relative_to(folder)}.")
+        runs = sorted(p.parent for p in folder.glob("*/seed-*/config.json"))
+        inside = f" It is a comparison; one of its runs is {runs[0]}." if runs else ""
+        raise ValueError(f"{folder} is not the folder of a finished run: it has no {path.relative_to(folder)}.{inside}")
     content = read_json(path)
     checksums.verify(folder, str(path.relative_to(folder)))
     return content
@@ -435,6 +449,17 @@ def _imported(target: str, what: str) -> Any:
         ) from error
 
 
+def check_place(out: Path, newcomer: str) -> None:
+    """A newcomer's folder may hold an earlier model of it, and nothing else: another run would be lost."""
+    config = out / "config.json"
+    if not config.exists():
+        return
+    found = read_json(config)
+    if "joined" not in found or found["inputs"]["clients"] != [newcomer]:
+        what = "another newcomer's model" if "joined" in found else "a run"
+        raise ValueError(f"{out} holds {what}: name another folder for the model of {newcomer}.")
+
+
 def _is_numeric(x: Any) -> bool:
     return isinstance(x, Tensor) or (isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.number))
 
@@ -444,8 +469,8 @@ def _named_by_integers(names: Sequence[str]) -> bool:
 
 
 @torch.no_grad()
-def _scores(model: PersonalModel, x: Tensor) -> Tensor:
-    return torch.cat([model(part) for part in x.split(BATCH)]) if len(x) else torch.empty(0)
+def _outputs(model: PersonalModel, x: Tensor) -> Tensor:
+    return torch.cat([model.outputs(part) for part in x.split(BATCH)]) if len(x) else torch.empty(0)
 
 
 def _measured(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:

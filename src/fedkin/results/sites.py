@@ -186,11 +186,15 @@ class Advice:
         cell = self.cells[self.chosen]
         constant = "; this model predicts one class only" if cell.one_class else ""
         how = "chosen on test examples: there is no validation score" if self.on_test else "chosen on validation"
+        if all(c.test is None for c in self.cells.values()):
+            return (
+                f"not decided, the {self.task.headline} of its {self.examples} test examples is not defined{constant}"
+            )
         if REFERENCE not in self.cells:
             return f"{self._score} ({self.examples} test examples; {how}){constant}"
         if self.chosen == REFERENCE:
-            few = f", {self.too_few}" if self.too_few else ""
-            return f"no method is better than training alone here: {self._score} ({how}{few}){constant}"
+            verdict = f"not decided, {self.too_few}" if self.too_few else "no method is better than training alone here"
+            return f"{verdict}: {self._score} ({how}){constant}"
         if cell.gain is None:
             return f"not decided, the {self.task.headline} cannot be measured: {self.chosen} ({how})"
         gain = f"{self._score}, {self._signed(cell.gain)} over training alone"
