@@ -386,13 +386,17 @@ def from_config(config: Mapping[str, Any]) -> Task:
 
 def task_of(given: Task | str | None, federation: Any, method: Any) -> Task:
     """The task of a run, checked against its data and its method."""
+    arrays = getattr(federation, "arrays", None)
     if given is None:
-        given = Classification() if federation.classes else Regression()
+        several = getattr(arrays, "multilabel", False)
+        given = Classification() if federation.classes else MultiLabel() if several else Regression()
     made = task(given) if isinstance(given, str) else given
     if made.has_classes and not federation.classes:
         raise ValueError(
             f"The task is a {made.kind}, but the data has numbers to predict, not classes: use regression."
         )
+    if made.kind == "multilabel" and arrays is not None and (arrays.y.ndim != 2 or not np.isin(arrays.y, (0, 1)).all()):
+        raise ValueError("The targets of a multi-label task must be 0 or 1 for each label: task='multilabel'.")
     if federation.classes and made.kind == "regression":
         raise ValueError("The task is a regression, but the data has classes: load it with task='regression'.")
     if getattr(method, "needs_classes", False) and not made.has_classes:

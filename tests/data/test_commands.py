@@ -100,6 +100,39 @@ def test_a_regression_from_a_table_whatever_its_unit(tmp_path, capsys):
     np.testing.assert_allclose(found["seconds"][1], found["days"][1], rtol=1e-3)
 
 
+def test_several_labels_of_a_table(tmp_path, capsys):
+    folder = tmp_path / "hospitals"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for name, order in {"north": "age,stroke,fall", "south": "fall,age,stroke"}.items():
+        rows = [{"age": str(a), "stroke": "yes" if a > 60 else "no", "fall": str(i % 2)}
+                for i, a in enumerate(rng.normal(60, 9, 50).round(1))]  # fmt: skip
+        lines = [",".join(row[column] for column in order.split(",")) for row in rows]
+        (folder / f"{name}.csv").write_text("\n".join([order, *lines]))
+    words = ["--data", str(folder), "--label", "stroke", "fall"]
+    out = tmp_path / "run"
+    assert fedkin("run", "fedavg", *words, "--task", "multilabel", "--metrics", "f1,auc", "--out", str(out)) == 0
+    (tmp_path / "new.csv").write_text("age\n40\n80\n")
+    run = load(out)
+    np.testing.assert_array_equal(run.predict("north", tmp_path / "new.csv").shape, (2, 2))
+    _, y = run.examples_of(folder / "south.csv")
+    assert y[:2, 1].tolist() == [0, 1]
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["predict", str(out), "--client", "north", "--data", str(tmp_path / "new.csv")])
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head == "prediction of stroke,prediction of fall,probability of stroke,probability of fall"
+    assert fedkin("run", "fedavg", *words) == 2
+    assert "several labels: say whether each is there or not" in capsys.readouterr().err
+    assert fedkin("run", "fedavg", "--data", str(folder), "--label", "age", "--task", "multilabel") == 2
+    assert (
+        "column 'age', rows 2, 3, 4, 5, 6 and 45 more: one label of several must be 0 or 1" in capsys.readouterr().err
+    )
+    assert fedkin("compare", "local", "knnper", *words, "--task", "multilabel", "--out", str(tmp_path / "all")) == 2
+    assert "KNNPer needs classes" in capsys.readouterr().err
+    assert not (tmp_path / "all" / "local").exists(), "before any method has run"
+
+
 def test_table_flags_are_for_folders(capsys):
     assert fedkin("run", "fedavg", "--data", "digits", "--label", "disease") == 2
     assert "--label is for a folder of your own data; --data digits is none" in capsys.readouterr().err

@@ -481,6 +481,20 @@ def test_numbers_that_a_frame_calls_categories_are_categories(tmp_path):
         assert list(kinds) == ["age", "beds", "sex", "smoker", "ward"]
 
 
+def test_several_labels():
+    labels = np.array([[0, 1], [1, 1], [0, 0], [1, 0], [0, 1], [1, 0]])
+    arrays = from_arrays(X, labels, task="multilabel")
+    assert (arrays.y.dtype, arrays.classes, arrays.outputs, arrays.multilabel) == (np.float32, 0, 2, True)
+    with pytest.raises(ValueError, match="must be 0 or 1"):
+        from_arrays(X, labels * 2, task="multilabel")
+    with pytest.raises(ValueError, match="say task='multilabel'"):
+        from_arrays(X, labels)
+    made = from_frame(frame().assign(fall=[1, 0, 0, 1]), client="hospital", label=["sick", "fall"], task="multilabel")
+    assert made.y.tolist() == [[0, 1], [1, 0], [0, 0], [1, 1]]
+    table = HuggingFace({"age": [1, 2], "a": [0, 1], "b": ["no", "yes"], "site": ["n", "s"]})
+    assert from_dataset(table, client="site", label=["a", "b"], task="multilabel").y.tolist() == [[0, 0], [1, 1]]
+
+
 def test_from_torch_data_sets():
     whole = TensorDataset(torch.tensor(X).float(), torch.tensor(Y))
     arrays = from_dataset(whole, client=list("aabbab"))

@@ -135,6 +135,8 @@ def _data_values(federation: Mapping[str, Any], words: Sequence[str]) -> dict[st
     if "folder" not in options:
         raise UserError("The earlier run had data in memory, which config.json does not hold: add --data FOLDER.")
     reading = ("label", "ignore", "categorical", "missing", "decimal", "ordered")
+    if isinstance(options.get("label"), str):
+        options["label"] = [options["label"]]
     return values | {"data": options["folder"]} | {k: v for k, v in options.items() if k in reading}
 
 

@@ -33,11 +33,18 @@ def command(words: list[str]) -> int:
         raise UserError(f"predict needs --client NAME (one of {', '.join(run.clients[:8])}) and --data FILE.")
     x = examples(flags.data)
     found = run.predict(flags.client, x)
+    inputs = run.config["inputs"]
     header, columns = ["prediction"], [found.tolist()]
-    if run.task.has_classes:
+    numbers = [str(i) for i in range(inputs["outputs"])]
+    named = inputs["class_names"] if run.task.has_classes else inputs.get("targets")
+    if found.ndim == 2:  # several labels, or several numbers
+        named = named if named and len(named) == found.shape[1] else numbers
+        header, columns = [f"prediction of {name}" for name in named], found.T.tolist()
+    if found.dtype.kind == "f":
+        columns = [[f"{value:.7g}" for value in column] for column in columns]
+    if run.task.has_classes or run.task.kind == "multilabel":
         chances = run.predict_proba(flags.client, x)
-        classes = run.config["inputs"]["class_names"] or [str(i) for i in range(chances.shape[1])]
-        header += [f"probability of {name}" for name in classes]
+        header += [f"probability of {name}" for name in named or numbers]
         columns += [[f"{p:.6g}" for p in column] for column in chances.T.tolist()]
     if flags.out is None:
         _write(sys.stdout, header, columns)

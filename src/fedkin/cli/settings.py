@@ -26,8 +26,8 @@ class DataFlags:
     """Data set (see `fedkin list datasets`), or a folder with one .csv, .tsv, .parquet or .npz file for each client."""
     data_dir: str | None = None
     """Folder in which the data sets' files are or will be kept; by default the variable FEDKIN_DATA."""
-    label: str = "y"
-    """Own data: name of the column with the labels."""
+    label: tuple[str, ...] = ("y",)
+    """Own data: name of the column with the labels; of several with --task multilabel or regression."""
     ignore: tuple[str, ...] = ()
     """Own data: names of columns to leave out."""
     categorical: tuple[str, ...] = ()
@@ -192,7 +192,7 @@ def federation(flags: Any, seed: int) -> Federation:
     if not folder and (given := [name for name in READING if reading[name] != getattr(DataFlags, name)]):
         raise UserError(f"--{given[0]} is for a folder of your own data; --data {own.data} is none.")
     if folder and (made := task(flags)) is not None and not made.has_classes:
-        reading["task"] = "regression"
+        reading["task"] = "multilabel" if made.kind == "multilabel" else "regression"
     return federate(
         from_folder(own.data, **reading) if folder else own.data,
         partition=own.partition,

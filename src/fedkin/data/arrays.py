@@ -25,9 +25,10 @@ class Arrays:
 
     x: NDArray[Any]
     y: NDArray[Any]
-    """int64 classes; float32 numbers in a regression, [examples] or [examples, outputs]."""
+    """int64 classes; float32 numbers in a regression, [examples] or [examples, outputs]; float32 0 and 1 [examples,
+    labels] in a multi-label task."""
     classes: int
-    """0 in a regression."""
+    """0 in a regression and in a multi-label task."""
     image: bool = False
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
@@ -46,6 +47,8 @@ class Arrays:
     """How the cells of the table were read."""
     class_names: tuple[str, ...] = ()
     """What the classes are called in the table."""
+    multilabel: bool = False
+    """The targets say of each of several labels whether it is there."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """Arguments with which `load("own", …)` reads this data again."""
 
@@ -56,6 +59,10 @@ class Arrays:
             raise ValueError("There are no examples in this data.")
         if self.image and self.x.ndim != 4:
             raise ValueError(f"Images must be [examples, height, width, channels]; x has shape {self.x.shape}.")
+        if self.multilabel and not (self.classes == 0 and self.y.ndim == 2 and np.isin(self.y, (0, 1)).all()):
+            raise ValueError(
+                f"The targets of a multi-label task must be 0 or 1, [examples, labels]; y is {self.y.shape}."
+            )
         if self.classes == 0:
             if self.y.ndim not in (1, 2) or self.y.dtype != np.float32:
                 raise ValueError(
@@ -73,7 +80,7 @@ class Arrays:
 
     def __repr__(self) -> str:
         """No example: what is printed ends up in logs."""
-        kind = f"{self.classes} classes" if self.classes else f"{self.outputs} numbers to predict"
+        kind = f"{self.outputs} {'classes' if self.classes else 'labels' if self.multilabel else 'numbers to predict'}"
         clients = f", clients {', '.join(self.names)}" if self.own_clients else ""
         return f"<Arrays of {len(self.y)} examples of shape {list(self.shape)}, {kind}{clients}>"
 

@@ -18,7 +18,7 @@ def from_dataset(
     dataset: Any,
     *,
     client: str | ArrayLike | None = None,
-    label: str = "label",
+    label: str | Sequence[str] = "label",
     inputs: str | None = None,
     ordered: bool = False,
     task: TaskKind = "classification",
@@ -67,10 +67,17 @@ def _stacked(values: Sequence[Any], what: str) -> NDArray[Any]:
 
 
 def _from_hugging_face(
-    dataset: Any, client: Any, label: str, inputs: str | None, ordered: bool, task: TaskKind, options: Mapping[str, Any]
+    dataset: Any,
+    client: Any,
+    label: str | Sequence[str],
+    inputs: str | None,
+    ordered: bool,
+    task: TaskKind,
+    options: Mapping[str, Any],
 ) -> Arrays:
     names = list(dataset.column_names)
-    for option, name in (("label", label), ("client", client), ("inputs", inputs)):
+    wanted = (label,) if isinstance(label, str) else tuple(label)
+    for option, name in (*(("label", name) for name in wanted), ("client", client), ("inputs", inputs)):
         if name is not None and name not in names:
             raise ValueError(f"{option}={name!r}: the data set has the columns {', '.join(names)}.")
     if inputs is None:
@@ -82,5 +89,7 @@ def _from_hugging_face(
         table = from_columns({name: list(dataset[name]) for name in names}, "the data set")
         return from_table(table, client, reading, task, ordered)
     who = None if client is None else [str(v) for v in dataset[client]]
-    x, y = _stacked(list(dataset[inputs]), inputs), np.asarray(list(dataset[label]))
+    x = _stacked(list(dataset[inputs]), inputs)
+    targets = [np.asarray(list(dataset[name])) for name in wanted]
+    y = targets[0] if isinstance(label, str) else np.stack(targets, axis=1)
     return from_arrays(x, y, client=who, ordered=ordered, task=task)

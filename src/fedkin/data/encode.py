@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -25,10 +25,11 @@ from fedkin.data.table import (
 
 Floats = NDArray[np.float64]
 Decimal = Literal["auto", ".", ","]
-TaskKind = Literal["classification", "regression"]
+TaskKind = Literal["classification", "regression", "multilabel"]
 MOST_LEVELS = 100  # of a text column that was not declared categorical: more look like an identifier
 MOST_CLASSES = 100_000  # a network needs an output for each
 FEW = 20  # so few texts or labels may all be different
+TRUTHS = {"0": 0.0, "no": 0.0, "false": 0.0, "1": 1.0, "yes": 1.0, "true": 1.0}
 MANY = 50  # so many whole numbers, all different, look like an identifier
 
 
@@ -36,11 +37,16 @@ MANY = 50  # so many whole numbers, all different, look like an identifier
 class Reading:
     """How the cells of a table are read. The same for training examples and for new ones."""
 
-    label: str = "y"
+    label: str | tuple[str, ...] = "y"
+    """Column of the labels; several in a multi-label task, or in a regression with several outputs."""
     ignore: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     decimal: Decimal = "auto"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (self.label,) if isinstance(self.label, str) else self.label
 
     def missing_in(self, column: str) -> frozenset[str]:
         """Cells of this column that mean "not known". `missing` names them for all columns, or for one: chol=0."""
@@ -173,7 +179,8 @@ def infer(tables: Sequence[Table], reading: Reading, problems: Problems, *, alon
             continue
         out.append(_column(name, tables, read, reading, problems))
     if tables and not out and not problems.lines:
-        problems.add(f"there is no column beside '{reading.label}' to learn from", source=tables[0].source)
+        given = ", ".join(f"'{name}'" for name in reading.labels)
+        problems.add(f"there is no column beside {given} to learn from", source=tables[0].source)
     return tuple(out)
 
 
@@ -181,7 +188,7 @@ def _check_names(tables: Sequence[Table], reading: Reading, problems: Problems) 
     there = {name for table in tables for name in (*table.columns, *table.unusable)}
     for option in ("ignore", "categorical"):
         for name in getattr(reading, option):
-            if name == reading.label:
+            if name in reading.labels:
                 problems.add(f"'{name}' is the label; it cannot be in {option} too")
             elif tables and name not in there:
                 apart = "; give several names with spaces between them" if "," in name else ""
@@ -194,7 +201,7 @@ def _check_names(tables: Sequence[Table], reading: Reading, problems: Problems) 
 
 
 def _shared(tables: Sequence[Table], reading: Reading, problems: Problems) -> list[str]:
-    unused = {reading.label, *reading.ignore}
+    unused = {*reading.labels, *reading.ignore}
     names = [[n for n in (*table.columns, *table.unusable) if n not in unused] for table in tables]
     count: dict[str, int] = {}
     for name in (n for own in names for n in own):
@@ -324,7 +331,9 @@ def labels(
     the classes of a trained model. `alone`: these examples are one site's of several, so whole numbers from 0 stay as
     they are even where the site has no example of class 0.
     """
-    name = reading.label
+    if len(reading.labels) > 1 or task == "multilabel":
+        return _several(tables, reading, task, problems)
+    (name,) = reading.labels
     usable = [table for table in tables if name in table.columns]
     for table in tables:
         if name in table.unusable:
@@ -355,6 +364,39 @@ def labels(
                          rows=table.rows[unknown])  # fmt: skip
     y = np.array([index.get(level, 0) for r in read for level in r.levels], np.int64)
     return Labels(y, max(1, len(known)), tuple(known))
+
+
+def _several(tables: Sequence[Table], reading: Reading, task: TaskKind, problems: Problems) -> Labels:
+    """Several label columns as one array [examples, labels]: numbers, or 0 and 1."""
+    if task == "classification":
+        problems.add("several labels: say whether each is there or not (task='multilabel', --task multilabel), or a "
+                     "number to predict (task='regression', --task regression)")  # fmt: skip
+    columns = []
+    for name in reading.labels:
+        single = replace(reading, label=name)
+        if task == "regression":
+            columns.append(labels(tables, single, task, problems).y)
+            continue
+        for table in tables:
+            if name in table.unusable:
+                problems.add("the label is neither a number nor a text", source=table.source, column=name)
+        usable = [table for table in tables if name in table.columns]
+        columns.append(np.concatenate([_truths(table, name, reading, problems) for table in usable] or [np.empty(0)]))
+    alike = len({len(column) for column in columns}) == 1  # else a problem says which file lacks a column
+    y = np.stack(columns, axis=1) if alike else np.empty((0, len(columns)))
+    return Labels(y.astype(np.float32), 0)
+
+
+def _truths(table: Table, name: str, reading: Reading, problems: Problems) -> Floats:
+    read = _read(table, name, reading, problems)
+    values = np.array([TRUTHS.get(level.casefold(), np.nan) for level in read.levels])
+    if read.missing.any():
+        problems.add("the label is missing; fill it in or remove the row", source=table.source, column=name,
+                     rows=table.rows[read.missing])  # fmt: skip
+    if (wrong := np.isnan(values) & ~read.missing).any():
+        problems.add("one label of several must be 0 or 1, no or yes, false or true", source=table.source, column=name,
+                     rows=table.rows[wrong])  # fmt: skip
+    return values
 
 
 def _classes(

@@ -314,7 +314,7 @@ def _labels(arrays: Arrays) -> Ints:
 
 
 def _task(arrays: Arrays) -> TaskKind:
-    return "classification" if arrays.classes else "regression"
+    return "classification" if arrays.classes else "multilabel" if arrays.multilabel else "regression"
 
 
 def _check_partition(

@@ -18,6 +18,7 @@ from fedkin.data.table import from_frame as table_of_frame
 
 FILES = (".npz", *TABLE_FILES)
 _WHICH = "; say which column is the label: label='…', --label …"
+TASKS = ("classification", "regression", "multilabel")
 Names = str | Sequence[str]
 
 
@@ -34,7 +35,7 @@ def from_arrays(
 
     Images are given as the network takes them: [n, channels, height, width]. Whole numbers of 32 or 64 bits in two or
     three dimensions stay int64, as tokens for an embedding. `ordered`: examples are in time order. With
-    `task="regression"` y is numbers, [n] or [n, outputs].
+    `task="regression"` y is numbers, [n] or [n, outputs]; with `task="multilabel"` it is 0 and 1, [n, labels].
     """
     xs = _inputs(np.asarray(x))
     ys = _targets(np.asarray(y), task)
@@ -50,14 +51,14 @@ def from_arrays(
         names = tuple(str(v) for v in values)
     return Arrays(
         xs, ys.y, ys.classes, group=group, names=names, ordered=ordered, own_clients=client is not None,
-        class_names=ys.names,
+        class_names=ys.names, multilabel=task == "multilabel",
     )  # fmt: skip
 
 
 def from_folder(
     folder: str | Path,
     *,
-    label: str = "y",
+    label: Names = "y",
     ignore: Names = (),
     categorical: Names = (),
     missing: Names = (),
@@ -70,7 +71,9 @@ def from_folder(
 
     Columns are matched by name. `ignore` leaves columns out, `categorical` are columns of numbers that stand for
     categories, `missing` are further cells that mean "not known" (empty, ?, NA and NaN always do). `decimal` says how
-    numbers are written where the files do not tell. `ordered`: the rows of each file are in time order.
+    numbers are written where the files do not tell. `ordered`: the rows of each file are in time order. With
+    `task="regression"` the label is a number to predict; with `task="multilabel"` each of several label columns says
+    whether something is there (0 or 1, no or yes, false or true).
     """
     reading = make_reading(label, ignore, categorical, missing, decimal)
     place = Path(folder)
@@ -91,7 +94,7 @@ def from_file(
     *,
     name: str | None = None,
     client: str | None = None,
-    label: str = "y",
+    label: Names = "y",
     ignore: Names = (),
     categorical: Names = (),
     missing: Names = (),
@@ -110,7 +113,7 @@ def from_file(
     problems = Problems()
     if place.suffix.lower() == ".npz":
         raise ValueError(f"{place} has no columns: client='{client}' needs a {' or '.join(TABLE_FILES)} file.")
-    table = read_table(place, problems, required=[label, client], advice=_WHICH)
+    table = read_table(place, problems, required=[*reading.labels, client], advice=_WHICH)
     problems.check(str(place))
     assert table is not None
     return from_table(table, client, reading, task, ordered)
@@ -120,7 +123,7 @@ def from_frame(
     frame: Any,
     *,
     client: str | None = None,
-    label: str = "y",
+    label: Names = "y",
     ignore: Names = (),
     categorical: Names = (),
     missing: Names = (),
@@ -152,9 +155,15 @@ def _inputs(xs: NDArray[Any]) -> NDArray[Any]:
 
 
 def _targets(ys: NDArray[Any], task: TaskKind) -> Labels:
-    if task not in ("classification", "regression"):
-        raise ValueError(f"task='{task}' must be 'classification' or 'regression'.")
+    _check_task(task)
     numbers = ys.dtype.kind in "buif"
+    if task == "multilabel":
+        if not numbers or ys.ndim != 2 or not np.isin(ys, (0, 1)).all():
+            raise ValueError(
+                f"The targets of a multi-label task must be 0 or 1, [examples, labels]; y is {ys.dtype} of shape "
+                f"{ys.shape}."
+            )
+        return Labels(ys.astype(np.float32), 0)
     if task == "regression":
         if ys.ndim not in (1, 2) or not numbers or not np.isfinite(ys).all():
             raise ValueError(
@@ -163,7 +172,8 @@ def _targets(ys: NDArray[Any], task: TaskKind) -> Labels:
         return Labels(ys.astype(np.float32), 0)
     if ys.ndim != 1 or not (numbers or ys.dtype.kind in "UT"):
         raise ValueError(
-            f"y must be one class an example, a whole number or a text; it is {ys.dtype} of shape {ys.shape}."
+            f"y must be one class an example, a whole number or a text; it is {ys.dtype} of shape {ys.shape}. If each "
+            "of several labels is there or not, say task='multilabel'."
         )
     if numbers and not (np.isfinite(ys) & (ys == np.floor(ys))).all():
         raise ValueError("y must be one whole number an example, its class. For a regression say task='regression'.")
@@ -193,11 +203,12 @@ def _from_files(
     alone: bool = False,
 ) -> Arrays:
     problems = Problems()
-    arrays = {p: read_npz(p, reading.label, problems) for p in files if p.suffix.lower() == ".npz"}
+    _check_task(task)
+    arrays = {p: read_npz(p, reading.labels[0], problems) for p in files if p.suffix.lower() == ".npz"}
     tables = {
         p: table
         for p in files
-        if p not in arrays and (table := read_table(p, problems, required=[reading.label], advice=_WHICH)) is not None
+        if p not in arrays and (table := read_table(p, problems, required=reading.labels, advice=_WHICH)) is not None
     }
     if len(arrays) == len(files):
         return _from_npz(arrays, names, task, ordered, whole, source, problems, alone=alone)
@@ -208,7 +219,7 @@ def _from_files(
     blocks = [] if problems.lines else [codes(table, columns, reading, problems) for table in ordered_tables]
     problems.check(whole)
     group = np.repeat(np.arange(len(files)), [len(table) for table in ordered_tables])
-    return _arrays(np.concatenate(blocks), made, columns, reading, ordered, group, tuple(names), source)
+    return _arrays(np.concatenate(blocks), made, columns, reading, task, ordered, group, tuple(names), source)
 
 
 def _from_npz(
@@ -237,7 +248,7 @@ def _from_npz(
     made = Labels(ys.y[: len(who)], ys.classes, ys.names)
     return Arrays(
         _inputs(x), made.y, made.classes, group=who, names=tuple(names), ordered=ordered, own_clients=True,
-        class_names=made.names, source=source,
+        class_names=made.names, source=source, multilabel=task == "multilabel",
     )  # fmt: skip
 
 
@@ -250,34 +261,45 @@ def _as_table(
 ) -> Table:
     """An .npz beside tables: its features are their columns, in their order."""
     x, y = pair
-    if any(c.kind == "category" for c in columns) or x.ndim != 2 or x.shape[1] != len(columns):
+    single = reading.labels[0]
+    if any(c.kind == "category" for c in columns) or x.ndim != 2 or x.shape[1] != len(columns) or y.ndim != 1:
         problems.add(
             f"it lies beside tables of {len(columns)} columns, so it must hold as many features, all of them numbers; "
             "make it a table too",
             source=path.name,
         )
-        return Table(path.name, {reading.label: y.astype(np.float64)}, np.arange(len(y)))
+        return Table(path.name, {single: y.reshape(len(y), -1)[:, 0].astype(np.float64)}, np.arange(len(y)))
     own = {c.name: x[:, k].astype(np.float64) for k, c in enumerate(columns)}
-    return Table(path.name, {**own, reading.label: y.astype(np.float64)}, np.arange(len(y)))
+    return Table(path.name, {**own, single: y.astype(np.float64)}, np.arange(len(y)))
 
 
 # ---- tables
-def make_reading(label: str, ignore: Names, categorical: Names, missing: Names, decimal: Decimal) -> Reading:
+def make_reading(label: Names, ignore: Names, categorical: Names, missing: Names, decimal: Decimal) -> Reading:
     if decimal not in ("auto", ".", ","):
         raise ValueError(f"decimal='{decimal}' must be 'auto', '.' or ','.")
     several = [(v,) if isinstance(v, str) else tuple(v) for v in (ignore, categorical, missing)]
-    return Reading(label, several[0], several[1], several[2], decimal)
+    labels = (label,) if isinstance(label, str) else tuple(label)
+    if not labels or len(set(labels)) < len(labels):
+        raise ValueError(f"label={label!r} must name at least one column, and each once.")
+    return Reading(labels[0] if len(labels) == 1 else labels, several[0], several[1], several[2], decimal)
+
+
+def _check_task(task: str) -> None:
+    if task not in TASKS:
+        raise ValueError(f"task='{task}' must be one of {', '.join(TASKS)}.")
 
 
 def _plain(reading: Reading) -> dict[str, Any]:
     several = {k: list(getattr(reading, k)) for k in ("ignore", "categorical", "missing")}
-    return {"label": reading.label, **several, "decimal": reading.decimal}
+    label = reading.label if isinstance(reading.label, str) else list(reading.label)
+    return {"label": label, **several, "decimal": reading.decimal}
 
 
 def from_table(table: Table, client: Any, reading: Reading, task: TaskKind, ordered: bool) -> Arrays:
     """One table with the examples of all clients; the column `client` says whose each is."""
     problems = Problems()
-    for option, name in (("label", reading.label), ("client", client)):
+    _check_task(task)
+    for option, name in (*(("label", name) for name in reading.labels), ("client", client)):
         if name is not None and name not in (*table.columns, *table.unusable):
             near = difflib.get_close_matches(str(name), table.columns, n=1)
             problems.add(f"{option}='{name}': there is no such column" + (f"; there is '{near[0]}'" if near else ""),
@@ -303,7 +325,7 @@ def from_table(table: Table, client: Any, reading: Reading, task: TaskKind, orde
     made = labels([table], reading, task, problems)
     encoded = codes(table, columns, reading, Problems())
     problems.check(table.source)
-    return _arrays(encoded, made, columns, reading, ordered, group, names, {})
+    return _arrays(encoded, made, columns, reading, task, ordered, group, names, {})
 
 
 def _arrays(
@@ -311,6 +333,7 @@ def _arrays(
     made: Labels,
     columns: tuple[Column, ...],
     reading: Reading,
+    task: TaskKind,
     ordered: bool,
     group: Ints | None,
     names: tuple[str, ...],
@@ -327,5 +350,6 @@ def _arrays(
         columns=columns,
         reading=reading,
         class_names=made.names,
+        multilabel=task == "multilabel",
         source=source,
     )

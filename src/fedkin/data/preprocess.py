@@ -118,8 +118,9 @@ class Preprocessing:
         """The label column of a table: int64 classes, or float32 numbers in a regression."""
         problems = Problems()
         read = self.read(table)
-        if self.reading.label not in read.columns:
-            raise DataError(f"{read.source}: there is no column '{self.reading.label}' (the label).")
+        for name in self.reading.labels:
+            if name not in read.columns:
+                raise DataError(f"{read.source}: there is no column '{name}' (the label).")
         made = labels([read], self.reading, self.task, problems, known=self.classes)
         problems.check(read.source)
         return made.y
@@ -191,7 +192,7 @@ class Preprocessing:
     def from_json(cls, stored: Mapping[str, Any]) -> Preprocessing:
         return cls(
             Reading(
-                stored["label"],
+                stored["label"] if isinstance(stored["label"], str) else tuple(stored["label"]),
                 tuple(stored["ignore"]),
                 tuple(stored["categorical"]),
                 tuple(stored["missing"]),

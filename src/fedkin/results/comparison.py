@@ -23,7 +23,7 @@ from fedkin.report import tables
 from fedkin.results.files import relabel, write_bytes, write_json
 from fedkin.results.folder import Folder, check, check_label, inside, remove_run
 from fedkin.results.sites import REFERENCE, Collected, Draws, Site, answers, gain_of
-from fedkin.task import Task
+from fedkin.task import Task, task_of
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,8 @@ def compare(
         for seed in range(first_seed, first_seed + seeds):
             federation = federations if isinstance(federations, Federation) else federations(seed)
             seen.append(federation)
+            for method in parsed.values():  # one that cannot learn this is refused before any other has run
+                task_of(settings.get("task"), federation, method)
             for label, method in parsed.items():
                 place = None if out is None else inside(out, check_label(label), f"seed-{seed}")
                 begin = time.perf_counter()

@@ -404,7 +404,7 @@ def load(folder: str | Path, *, method: Method | None = None, model: Any = None)
 
 def inputs_of(federation: Any) -> dict[str, Any]:
     """What a run must know of its data to use its models later: for config.json."""
-    arrays = getattr(federation, "arrays", None)
+    arrays, prepared = getattr(federation, "arrays", None), getattr(federation, "preprocessing", None)
     return {
         "clients": list(federation.names),
         "sizes": federation.sizes.tolist(),
@@ -413,6 +413,7 @@ def inputs_of(federation: Any) -> dict[str, Any]:
         "outputs": federation.outputs,
         "classes": federation.classes,
         "class_names": list(getattr(arrays, "class_names", ())),
+        "targets": list(prepared.reading.labels) if prepared is not None else [],
         "image": bool(getattr(arrays, "image", False)),
         "mean": list(getattr(arrays, "mean", (0.0,))),
         "std": list(getattr(arrays, "std", (1.0,))),
