@@ -118,3 +118,19 @@ def test_a_method_acts_and_learns(name):
 
 def test_what_the_history_must_show_is_of_methods():
     assert set(SHOWN) <= set(METHODS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedsem", "sfl"])
+def test_absent_clients_do_not_hold_the_others_back(name):
+    """At participation 0.3, means over models that are many rounds old are far below FedAvg."""
+    fed = fedkin.federate("digits", partition="dirichlet", clients=CLIENTS, seed=0)
+
+    def accuracy(method: Any) -> float:
+        options = {"rounds": 20, "participation": 0.3, "engine": "serial", "evaluate_every": 0, "curves": False}
+        return fedkin.run(method, fed, **options).summary["personal"]["mean"]
+
+    fedavg, now, old = (accuracy(m) for m in ("fedavg", name, fedkin.method(name, average="last")))
+    print(f"{name}: {now:.3f}, with old models {old:.3f}, fedavg {fedavg:.3f}")
+    assert now > old + 0.05
+    assert now > fedavg - 0.15
