@@ -343,8 +343,8 @@ class Method(ABC):
     def received(self, client: Client, message: Message) -> Model | None:
         """The model as sent, before any work of the client; None if nothing is sent."""
         parts = message.own or message.shared
-        row = parts[0] if parts else None
-        return row if isinstance(row, Tensor) else None
+        vector = parts[0] if parts else None
+        return vector if isinstance(vector, Tensor) else None
 
     @abstractmethod
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:

@@ -358,7 +358,7 @@ def test_a_regression_has_no_classes():
     assert (fed.classes, fed.outputs, fed.mean_kld) == (0, 1, None)
     assert fed.data(0).y.dtype == torch.float32
     metrics = {metric for _, metric, _ in fed.facts()}
-    assert "train_rows" in metrics
+    assert "train_examples" in metrics
     assert not metrics & {"labels", "majority_rate", "mean_kld"}
     named = from_arrays(arrays.x, arrays.y, client=np.arange(100) % 5, task="regression", ordered=True)
     assert len(federate(named)) == 5

@@ -361,13 +361,13 @@ def test_a_lone_site_keeps_the_numbers_of_its_classes(tmp_path, suffix):
 
 
 def test_the_schema_tells_apart_what_must_not_be_mixed(tmp_path):
-    def told(text: str) -> tuple[str, ...]:
+    def schema(text: str) -> tuple[str, ...]:
         header, *rows = text.split()
         (tmp_path / "a.csv").write_text("\n".join([header, *rows * 10]))
         return federate(from_file(tmp_path / "a.csv")).schema
 
-    base = told("p,q,y 1,a,0 2,b,1")
-    assert base == told("p,q,y 5,b,0 7,a,0"), "numbers and classes from 0 do not matter"
+    base = schema("p,q,y 1,a,0 2,b,1")
+    assert base == schema("p,q,y 5,b,0 7,a,0"), "numbers and classes from 0 do not matter"
     others = [
         "q,p,y a,1,0 b,1,0",  # another order
         "p,q,y 1,a,0 2,c,1",  # other levels
@@ -376,7 +376,7 @@ def test_the_schema_tells_apart_what_must_not_be_mixed(tmp_path):
         "p,q,y 1,a,0 2,b,1 ,b,1",  # cells are missing in p
         "p,q,y 1,a,0 2,b,1 3,,1",  # cells are missing in q
     ]
-    assert len({base, *map(told, others)}) == len(others) + 1
+    assert len({base, *map(schema, others)}) == len(others) + 1
     np.savez(tmp_path / "b.npz", x=X, y=Y)
     assert federate(from_file(tmp_path / "b.npz")).schema == ()
 

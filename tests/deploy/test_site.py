@@ -155,7 +155,7 @@ def test_runs_are_kept_apart(config, plan):
 # ---- the site's own file
 
 
-def test_a_site_has_the_rows_of_its_part(config):
+def test_a_site_has_the_examples_of_its_part(config):
     whole = fedkin.federate("digits", clients=2)
     mine = config.load()
     assert equal(mine.data(0).x, whole.data(1).x)

@@ -79,9 +79,9 @@ def damaged(path: Path, how: str) -> None:
 def test_the_checkpoint_before_is_used_where_the_newest_is_damaged(fed, copy, whole, which, how, capsys):
     damaged(copy / "checkpoint" / which, how)
     play(fed, copy)
-    told = capsys.readouterr().err
-    assert "the newest checkpoint is damaged (manifest.json: " in told
-    assert "goes on from the one before, after round 2" in told
+    shown = capsys.readouterr().err
+    assert "the newest checkpoint is damaged (manifest.json: " in shown
+    assert "goes on from the one before, after round 2" in shown
     assert results(copy) == results(whole)
 
 
@@ -251,7 +251,9 @@ def test_a_full_disk_stops_the_run_and_no_client_is_blamed(fed, tmp_path, whole,
     monkeypatch.setattr(files.os, "replace", no_space)
     with pytest.raises(StorageError, match="No space left on device"):
         play(fed, tmp_path / "run", engine=engine)
-    assert not any(row.metric in ("dropped", "unmeasured") for row in History.load(tmp_path / "run" / "history.jsonl"))
+    assert not any(
+        record.metric in ("dropped", "unmeasured") for record in History.load(tmp_path / "run" / "history.jsonl")
+    )
     assert not [p for p in (tmp_path / "run").rglob(".*") if p.name != ".fedkin"], "nothing half-written is left"
     full.unlink()
     play(fed, tmp_path / "run", engine=engine)

@@ -445,7 +445,7 @@ def codec(seed: int) -> str:
         (wire.encode_request(filled(wire.Request), Message((vector,), (vector,))), wire.decode_request),
         (wire.encode_answer(filled(wire.Answer), (vector,), {"personal": 0.5}),
          wire.decode_answer),
-        (wire.encode_card(filled(wire.SiteInfo)), wire.decode_card),
+        (wire.encode_info(filled(wire.SiteInfo)), wire.decode_info),
     ]  # fmt: skip
     record, decode = rng.choice(made)
     with folder() as place, watched(place) as seen:

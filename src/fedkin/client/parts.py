@@ -45,10 +45,10 @@ def sgd_with(
     moving = [i for i, parameter in enumerate(net.parameters) if parameter.requires_grad]
     parameters, views = [net.parameters[i] for i in moving], [net.views[i] for i in moving]
     own = [tensor.detach().clone().requires_grad_() for tensor in extra]
-    rows = Examples(client.data.x, client.data.y if labels is None else labels)
+    examples = Examples(client.data.x, client.data.y if labels is None else labels)
     step = descent(client)
     for epoch in range(client.training.epochs if epochs is None else epochs):
-        for x, y in batches(client, epoch=epoch, rows=rows):
+        for x, y in batches(client, epoch=epoch, examples=examples):
             value = loss(net, own, x, y)
             slopes = torch.autograd.grad(value, [*parameters, *own], allow_unused=True)
             values = [*views, *(tensor.data for tensor in own)]

@@ -18,9 +18,9 @@ from fedkin.protocol import Client, Examples
 from fedkin.robust.privacy import PrivateData
 
 
-def batches(client: Client, *, epoch: int, rows: Examples | None = None) -> Iterator[Examples]:
+def batches(client: Client, *, epoch: int, examples: Examples | None = None) -> Iterator[Examples]:
     """One epoch of shuffled batches, a pure function of (run seed, round, client, epoch)."""
-    x, y = rows if rows is not None else Examples(client.data.x, client.data.y)
+    x, y = examples if examples is not None else Examples(client.data.x, client.data.y)
     generator = torch.Generator().manual_seed((client.seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % (1 << 63))
     order = torch.randperm(len(y), generator=generator, device="cpu").to(y.device)
     size = client.training.batch_size

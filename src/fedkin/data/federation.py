@@ -178,9 +178,9 @@ class Federation:
         if self.partition.edges is not None:
             yield None, "true_edges", self.partition.edges.tolist()
         for client, split in enumerate(self.splits):
-            yield client, "train_rows", len(split.train)
-            yield client, "validation_rows", len(split.validation)
-            yield client, "test_rows", len(split.test)
+            yield client, "train_examples", len(split.train)
+            yield client, "validation_examples", len(split.validation)
+            yield client, "test_examples", len(split.test)
             if self.classes:
                 yield client, "labels", self.counts[client].tolist()
                 yield client, "majority_rate", self.majority_rate(client)
@@ -304,8 +304,8 @@ def site_statistics(
         raise ValueError("Only a site's own table has statistics to share: read it with from_file.")
     everything = Partition((np.arange(len(arrays.y)),))
     (split,) = split_all(arrays, everything, _labels(arrays), arrays.names, test, validation, None, seed)
-    told = statistics(arrays.x[split.train], arrays.columns)
-    return shared(arrays.columns, told, fit, classes=arrays.class_names, task=_task(arrays))
+    measured = statistics(arrays.x[split.train], arrays.columns)
+    return shared(arrays.columns, measured, fit, classes=arrays.class_names, task=_task(arrays))
 
 
 def _labels(arrays: Arrays) -> Ints:
@@ -354,8 +354,10 @@ def _preprocessing(
     given: Preprocessing | Mapping[str, Any] | None,
 ) -> Preprocessing:
     if given is None:
-        told = {name: statistics(arrays.x[split.train], arrays.columns) for name, split in zip(names, splits)}
-        return fitted(arrays.columns, told, fit, reading=arrays.reading, classes=arrays.class_names, task=_task(arrays))
+        measured = {name: statistics(arrays.x[split.train], arrays.columns) for name, split in zip(names, splits)}
+        return fitted(
+            arrays.columns, measured, fit, reading=arrays.reading, classes=arrays.class_names, task=_task(arrays)
+        )
     made = given if isinstance(given, Preprocessing) else Preprocessing.from_json(given)
     table = made.recoded(arrays.x, arrays.columns)
     for name, split in zip(names, splits):  # newcomers bring their own scales, where each client has its own

@@ -73,17 +73,17 @@ def from_folder(
     numbers are written where the files do not tell. `ordered`: the rows of each file are in time order.
     """
     reading = make_reading(label, ignore, categorical, missing, decimal)
-    place = Path(folder)
-    if not place.is_dir():
-        raise ValueError(f"There is no folder {place}.")
-    files = sorted(p for p in place.iterdir() if p.suffix.lower() in FILES and not p.name.startswith("."))
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f"There is no folder {root}.")
+    files = sorted(p for p in root.iterdir() if p.suffix.lower() in FILES and not p.name.startswith("."))
     if not files:
-        raise ValueError(f"{place} holds no {', no '.join(FILES)} file: one for each client is expected.")
+        raise ValueError(f"{root} holds no {', no '.join(FILES)} file: one for each client is expected.")
     if len({path.stem for path in files}) < len(files):
-        raise ValueError(f"{place} holds two files of the same name: one file for each client is expected.")
-    source = {"folder": str(place.absolute()), **_plain(reading), "ordered": ordered, "task": task}
+        raise ValueError(f"{root} holds two files of the same name: one file for each client is expected.")
+    source = {"folder": str(root.absolute()), **_plain(reading), "ordered": ordered, "task": task}
     names = [path.stem for path in files]
-    return _from_files(files, names, reading, task, ordered, str(place), source)
+    return _from_files(files, names, reading, task, ordered, str(root), source)
 
 
 def from_file(
@@ -101,17 +101,17 @@ def from_file(
 ) -> Arrays:
     """One client's file, as `from_folder` takes many; the client is called `name`, or as the file. With `client`, the
     file holds the examples of several clients, and that column says whose each one is."""
-    place = Path(path)
-    if place.suffix.lower() not in FILES or not place.is_file():
-        raise ValueError(f"There is no .npz or .csv file {place} (.tsv and .parquet files are read too).")
+    file = Path(path)
+    if file.suffix.lower() not in FILES or not file.is_file():
+        raise ValueError(f"There is no .npz or .csv file {file} (.tsv and .parquet files are read too).")
     reading = make_reading(label, ignore, categorical, missing, decimal)
     if client is None:
-        return _from_files([place], [name or place.stem], reading, task, ordered, str(place), {}, alone=True)
+        return _from_files([file], [name or file.stem], reading, task, ordered, str(file), {}, alone=True)
     problems = Problems()
-    if place.suffix.lower() == ".npz":
-        raise ValueError(f"{place} has no columns: client='{client}' needs a {' or '.join(TABLE_FILES)} file.")
-    table = read_table(place, problems, required=[label, client], advice=_WHICH)
-    problems.check(str(place))
+    if file.suffix.lower() == ".npz":
+        raise ValueError(f"{file} has no columns: client='{client}' needs a {' or '.join(TABLE_FILES)} file.")
+    table = read_table(file, problems, required=[label, client], advice=_WHICH)
+    problems.check(str(file))
     assert table is not None
     return from_table(table, client, reading, task, ordered)
 
@@ -224,8 +224,8 @@ def _from_npz(
 ) -> Arrays:
     shapes = {x.shape[1:]: path for path, (x, _) in reversed([(p, a) for p, a in arrays.items() if a is not None])}
     if len(shapes) > 1:
-        told = ", ".join(f"{path.name} {shape}" for shape, path in shapes.items())
-        problems.add(f"the examples have different shapes: {told}; make them alike")
+        found = ", ".join(f"{path.name} {shape}" for shape, path in shapes.items())
+        problems.add(f"the examples have different shapes: {found}; make them alike")
     problems.check(whole)
     pairs = [pair for pair in arrays.values() if pair is not None]
     who = np.repeat(np.arange(len(pairs)), [len(y) for _, y in pairs])

@@ -40,12 +40,12 @@ def statistics(table: Floats, columns: Sequence[Column]) -> tuple[ColumnStatisti
     out = []
     for column, cells in zip(columns, table.T):
         there = cells[~np.isnan(cells)]
-        told = ColumnStatistics(len(there), len(cells) - len(there))
+        found = ColumnStatistics(len(there), len(cells) - len(there))
         if column.kind == "category":
-            told = told._replace(levels=tuple(column.levels[int(i)] for i in np.unique(there)))
+            found = found._replace(levels=tuple(column.levels[int(i)] for i in np.unique(there)))
         elif len(there):
-            told = told._replace(mean=float(there.mean()), variance=float(there.var()))
-        out.append(told)
+            found = found._replace(mean=float(there.mean()), variance=float(there.var()))
+        out.append(found)
     return tuple(out)
 
 
@@ -205,10 +205,10 @@ class Preprocessing:
         )
 
 
-def scales(told: Sequence[ColumnStatistics], columns: Sequence[Column]) -> tuple[Scale, ...]:
+def scales(measured: Sequence[ColumnStatistics], columns: Sequence[Column]) -> tuple[Scale, ...]:
     """A column without a value becomes 0 everywhere; one that never changes is only centered."""
     out: list[Scale] = []
-    for column, s in zip(columns, told):
+    for column, s in zip(columns, measured):
         if column.kind == "category" or not s.known:
             out.append((0.0, 0.0))
             continue
@@ -221,7 +221,7 @@ def scales(told: Sequence[ColumnStatistics], columns: Sequence[Column]) -> tuple
 
 def fitted(
     columns: Sequence[Column],
-    told: Mapping[str, Sequence[ColumnStatistics]],
+    by_client: Mapping[str, Sequence[ColumnStatistics]],
     how: Fit,
     *,
     reading: Reading,
@@ -234,14 +234,14 @@ def fitted(
         raise ValueError(
             f"fit='{how}' must be 'each' (a site scales by its own statistics) or 'sites' (by pooled ones)."
         )
-    whole = [pooled(parts) for parts in zip(*told.values())]
+    whole = [pooled(parts) for parts in zip(*by_client.values())]
     problems = Problems()
     for column, s in zip(columns, whole):
         if not s.known:
             problems.add(f"column '{column.name}' is missing in every training example; ignore it")
     problems.check("This data")
     kept = tuple(replace(c, levels=s.levels) for c, s in zip(columns, whole))
-    own = {client: scales(parts, kept) for client, parts in told.items()}
+    own = {client: scales(parts, kept) for client, parts in by_client.items()}
     return Preprocessing(
         reading,
         kept,
@@ -255,7 +255,7 @@ def fitted(
 # ---- sites that are apart
 def shared(
     columns: Sequence[Column],
-    told: Sequence[ColumnStatistics],
+    measured: Sequence[ColumnStatistics],
     how: Fit,
     *,
     classes: Sequence[str] = (),
@@ -264,7 +264,7 @@ def shared(
     """A site's statistics as plain data to send. With "each" they say of a number column only whether it has cells and
     whether some are missing."""
     out = []
-    for column, s in zip(columns, told):
+    for column, s in zip(columns, measured):
         entry: dict[str, Any] = {"name": column.name, "kind": column.kind, "levels": list(s.levels)}
         if how == "sites":
             entry |= {"known": s.known, "missing": s.missing, "mean": s.mean, "variance": s.variance}
@@ -274,24 +274,24 @@ def shared(
     return {"columns": out, "classes": list(classes), "task": task}
 
 
-def agreed(told: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Reading) -> Preprocessing:
+def agreed(by_site: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Reading) -> Preprocessing:
     """The preprocessing of all sites from what each has `shared`. With "each" it has no scales: every site adds its own
     when it applies it."""
     problems = Problems()
-    first = next(iter(told.values()))
+    first = next(iter(by_site.values()))
     names = [entry["name"] for entry in first["columns"]]
     kinds: dict[str, str] = {}
-    for site, own in told.items():
+    for site, own in by_site.items():
         entries = {entry["name"]: entry for entry in own["columns"]}
         for name in sorted(set(names) ^ set(entries)):
-            lacking = site if name in names else next(iter(told))
+            lacking = site if name in names else next(iter(by_site))
             problems.add(f"it lacks the column '{name}' of other sites", source=lacking)
         for name, entry in entries.items():
             if entry["known"] and kinds.setdefault(name, entry["kind"]) != entry["kind"]:
                 problems.add("it is numbers at one site and texts at another", source=site, column=name)
         if own["task"] != first["task"]:
             problems.add(f"its task is {own['task']}, that of others {first['task']}", source=site)
-    classes = _all_classes([tuple(own["classes"]) for own in told.values()], problems)
+    classes = _all_classes([tuple(own["classes"]) for own in by_site.values()], problems)
     problems.check("The sites' data")
     columns = [Column(name, "category" if kinds.get(name) == "category" else "number") for name in names]
     statistics = {
@@ -299,7 +299,7 @@ def agreed(told: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Reading)
             ColumnStatistics(e["known"], e["missing"], e.get("mean", 0.0), e.get("variance", 0.0), tuple(e["levels"]))
             for e in sorted(own["columns"], key=lambda e: names.index(e["name"]))
         ]
-        for site, own in told.items()
+        for site, own in by_site.items()
     }
     made = fitted(columns, statistics, how, reading=reading, classes=classes, task=first["task"])
     return made if how == "sites" else replace(made, scales={})

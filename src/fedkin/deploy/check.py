@@ -7,7 +7,7 @@ import stat
 import tomllib
 from pathlib import Path
 
-from fedkin.deploy.codec import decode_card, encode_card
+from fedkin.deploy.codec import decode_info, encode_info
 from fedkin.deploy.site import SiteConfig, introduce
 
 
@@ -21,7 +21,7 @@ def check(path: Path) -> list[str]:
         raise ValueError(f"{path} is not TOML: {error}.") from None
     config = SiteConfig.read(given)
     notes = _state(Path(config.state))
-    info = decode_card(encode_card(introduce(config)))  # the server's own checks
+    info = decode_info(encode_info(introduce(config)))  # the server's own checks
     limits = [
         f"{name} {value}"
         for name in ("functions", "max_requests", "max_rounds", "max_bytes", "allow", "privacy")

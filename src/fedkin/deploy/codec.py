@@ -250,11 +250,11 @@ def decode_text(record: RecordDict) -> str:
 
 
 def decode_statistics(record: RecordDict) -> dict[str, Any]:
-    """What a site told of its table for the preprocessing of all: names, levels, counts, means and variances."""
+    """Statistics of a site's table: names, levels, counts, means and variances of its columns."""
     try:
-        told = json.loads(decode_text(record))
-        columns, classes = told["columns"], told["classes"]
-        sound = set(told) == {"columns", "classes", "task"} and told["task"] == "classification"
+        found = json.loads(decode_text(record))
+        columns, classes = found["columns"], found["classes"]
+        sound = set(found) == {"columns", "classes", "task"} and found["task"] == "classification"
         sound = sound and all(isinstance(name, str) for name in classes) and len(classes) <= MOST_CLASSES
         sound = sound and 0 < len(columns) <= MOST_NUMBERS and len({c["name"] for c in columns}) == len(columns)
         for column in columns:
@@ -268,14 +268,14 @@ def decode_statistics(record: RecordDict) -> dict[str, Any]:
         sound = False
     if not sound:
         raise Malformed("its statistics are not names, levels, counts, finite means and variances of columns.")
-    return dict(told)
+    return dict(found)
 
 
-def encode_card(info: SiteInfo) -> RecordDict:
+def encode_info(info: SiteInfo) -> RecordDict:
     return RecordDict({"fields": _fields(info)})
 
 
-def decode_card(record: RecordDict) -> SiteInfo:
+def decode_info(record: RecordDict) -> SiteInfo:
     info: SiteInfo = _read(SiteInfo, record)
     _within("length of its texts", max(len(text) for text in info if isinstance(text, str)), 0, MOST_TEXT)
     if info.error:

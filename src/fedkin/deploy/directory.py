@@ -10,7 +10,7 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedkin.deploy.codec import MOST_CLASSES, MOST_EXAMPLES, Malformed, SiteInfo, claimed_name, decode_card, encode_text
+from fedkin.deploy.codec import MOST_CLASSES, MOST_EXAMPLES, Malformed, SiteInfo, claimed_name, decode_info, encode_text
 
 T = TypeVar("T")
 LOOK_EVERY = 1.0  # seconds between two looks at who is there
@@ -30,7 +30,7 @@ class NodeDirectory:
         grid: Grid,
         names: Sequence[str],
         *,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         bind_keys: bool = False,
         keys: Mapping[str, bytes] | None = None,
         max_examples: int = MOST_EXAMPLES,
@@ -38,7 +38,7 @@ class NodeDirectory:
     ) -> None:
         """`bind_keys`: a name belongs to the key it first came with; `keys` are those of before. Sites that claim more
         training examples or classes than allowed are refused: their weight would be that of all others together."""
-        self._grid, self._names, self._bind, self._notify = grid, set(names), bind_keys, tell
+        self._grid, self._names, self._bind, self._notify = grid, set(names), bind_keys, notify
         self._max_examples, self._max_classes = max_examples, max_classes
         self.refused: dict[str, str] = {}
         """Clients of the run that cannot take part, and why."""
@@ -111,7 +111,7 @@ class NodeDirectory:
             self._notify(f"node {node} did not say who it is: {reason(reply)}")
             return
         try:
-            info = decode_card(reply.content)
+            info = decode_info(reply.content)
         except Malformed as error:
             self._notify(f"node {node} is not let in: {error}")
             if (name := claimed_name(reply.content)) in self._names:

@@ -61,7 +61,7 @@ def serve(grid: Grid, plan: Plan) -> Run:
     before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
     keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
     directory = NodeDirectory(
-        grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
+        grid, plan.clients, notify=_say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
         max_classes=plan.max_classes,
     )  # fmt: skip
     absent = _gathered(directory, plan, before)
@@ -71,7 +71,7 @@ def serve(grid: Grid, plan: Plan) -> Run:
         directory.introduce_again(prepared)
         absent = _gathered(directory, plan, before)
     infos = {name: SiteInfo(**site["card"]) for name, site in before.items()} | directory.infos
-    _check_cards(infos, plan, absent)
+    _check_infos(infos, plan, absent)
     sites = {name: {"card": info._asdict(), "key": directory.keys.get(name, b"").hex()} for name, info in infos.items()}
     write_json(out / "sites.json", sites, durable=True)
     remote = RemoteFederation(tuple(infos[name] for name in plan.clients))
@@ -113,15 +113,15 @@ def _agreed(directory: NodeDirectory, plan: Plan, out: Path, absent: Sequence[st
     if absent:
         raise RuntimeError(f"run.fit='{plan.fit}' needs all sites at the start; {', '.join(absent)} is not there.")
     answers = directory.ask("statistics", encode_text(plan.fit), plan.wait)
-    told, problems = {}, [f"{name} did not tell" for name in plan.clients if name not in answers]
+    statistics, problems = {}, [f"{name} did not answer" for name in plan.clients if name not in answers]
     for name, record in sorted(answers.items()):
         try:
-            told[name] = decode_statistics(record)
+            statistics[name] = decode_statistics(record)
         except Malformed as error:
             problems.append(f"{name}: {refusal(record) or error}")
     if problems:
         raise RuntimeError(f"The sites could not agree on how to prepare their tables: {'; '.join(problems)}.")
-    made = agreed(told, cast(Fit, plan.fit), reading=Reading())
+    made = agreed(statistics, cast(Fit, plan.fit), reading=Reading())
     write_json(path, made.to_json(), durable=True)
     return path.read_text()
 
@@ -135,7 +135,7 @@ def _name(out: Path) -> str:
     return name
 
 
-def _check_cards(infos: Mapping[str, SiteInfo], plan: Plan, absent: Sequence[str]) -> None:
+def _check_infos(infos: Mapping[str, SiteInfo], plan: Plan, absent: Sequence[str]) -> None:
     """Everybody has said something of itself, now or when the run was begun."""
     unknown = [name for name in plan.clients if name not in infos]
     if unknown:
@@ -156,12 +156,14 @@ class RemoteFederation:
     def __post_init__(self) -> None:
         shapes = {info.shape for info in self.infos}
         if len(shapes) > 1:
-            told = "; ".join(f"{info.client}: [{info.shape}]" for info in self.infos)
-            raise ValueError(f"The sites' rows have different shapes ({told}): make them alike.")
+            listed = "; ".join(f"{info.client}: [{info.shape}]" for info in self.infos)
+            raise ValueError(f"The sites' rows have different shapes ({listed}): make them alike.")
         headers = {info.columns for info in self.infos if info.columns}
         if len(headers) > 1:
-            told = "; ".join(f"{info.client}: {info.columns or 'no names'}" for info in self.infos)
-            raise ValueError(f"The sites' columns have other names or another order (digests {told}): make them alike.")
+            listed = "; ".join(f"{info.client}: {info.columns or 'no names'}" for info in self.infos)
+            raise ValueError(
+                f"The sites' columns have other names or another order (digests {listed}): make them alike."
+            )
 
     def __len__(self) -> int:
         return len(self.infos)
@@ -214,9 +216,9 @@ class RemoteFederation:
 
     def facts(self) -> Iterator[tuple[int | None, str, Any]]:
         for client, info in enumerate(self.infos):
-            yield client, "train_rows", info.train
-            yield client, "validation_rows", info.validation
-            yield client, "test_rows", info.test
+            yield client, "train_examples", info.train
+            yield client, "validation_examples", info.validation
+            yield client, "test_examples", info.test
             yield client, "name", info.client
 
 
@@ -258,7 +260,7 @@ class Deployment:
         self._preprocessing = preprocessing
         self._grid, self._directory, self._spec, self._book = grid, directory, spec, checkpoint
         self._name, self._limit = name, time_limit
-        # told once, with the first task: an interruption is part of a run's history
+        # reported once, with the first task: an interruption is part of a run's history
         self._news = [f"the server was started again after round {checkpoint.done}"] if checkpoint.done else []
 
     def run(self, tasks: Sequence[Work], message: Message) -> list[Outcome]:

@@ -244,15 +244,15 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     """Do what the server asks for, if it may be asked for."""
     _check(config, plan, request)
     torch.set_num_threads(config.threads)
-    place = Path(config.state) / request.run / config.name
+    folder = Path(config.state) / request.run / config.name
     notes = []
-    before = place / request.state if request.state else None
+    before = folder / request.state if request.state else None
     if before is not None and not before.exists():
-        if any(_round(path.name) >= request.round for path in _states(place)):
+        if any(_round(path.name) >= request.round for path in _states(folder)):
             raise Malformed(f"round {request.round} is over: its private state is gone, and later ones are there.")
         notes.append(f"started anew: its private state {request.state} is not on its disk any more")
         before = None
-    _sweep_up(place, {request.state, request.new_state, *request.keep.split()}, request.round)
+    _remove_unused(folder, {request.state, request.new_state, *request.keep.split()}, request.round)
     mine = config.load(request.preprocessing)
     arrays = replace(mine.arrays, classes=request.classes)
     # whatever number the server calls this client by, the rows are its own
@@ -268,11 +268,11 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     )
     work: Work
     if request.function:
-        new_state = place / request.new_state if request.new_state else None
+        new_state = folder / request.new_state if request.new_state else None
         work = Task(request.round, 0, request.number, request.function, before, new_state, request.measure)
     else:
         new_state = None
-        work = Evaluation(request.round - 1, 0, request.number, before, place if request.models else None)
+        work = Evaluation(request.round - 1, 0, request.number, before, folder if request.models else None)
     device = open_device(device_names(config.device)[0])
     outcome = ClientRunner(spec, config.threads, device).perform(work, message)
     if outcome.unmeasured:
@@ -280,11 +280,11 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     if outcome.has_state and new_state is not None:
         _settle(new_state)
     if outcome.model:
-        os.replace(place / outcome.model, place / "personal.safetensors")
-        _settle(place / "personal.safetensors")
+        os.replace(folder / outcome.model, folder / "personal.safetensors")
+        _settle(folder / "personal.safetensors")
         about = {"client": config.name, "run": request.run, "method": plan.label, "after_round": request.round - 1}
-        write_json(place / "personal.json", {**about, **outcome.scores})
-        _keep_loadable(config, place, plan, known, request, outcome.model)
+        write_json(folder / "personal.json", {**about, **outcome.scores})
+        _keep_loadable(config, folder, plan, known, request, outcome.model)
     made = Answer(
         client=config.name,
         has_state=outcome.has_state,
@@ -299,7 +299,7 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     return made, outcome
 
 
-def _keep_loadable(config: SiteConfig, place: Path, plan: Plan, mine: Federation, request: Request, file: str) -> None:
+def _keep_loadable(config: SiteConfig, folder: Path, plan: Plan, mine: Federation, request: Request, file: str) -> None:
     """Make the folder one that `fedkin predict` and `fedkin.load` read: this site's own model, without the server's
     state."""
     one = replace(mine, splits=mine.splits[:1])
@@ -318,11 +318,11 @@ def _keep_loadable(config: SiteConfig, place: Path, plan: Plan, mine: Federation
         "options": asdict(plan.options),
         "joined": {"run": request.run, "after_round": request.round - 1},
     }  # fmt: skip
-    (place / "models").mkdir(exist_ok=True)
-    shutil.copyfile(place / "personal.safetensors", place / "models" / file)
-    write_json(place / "models" / "index.json", {config.name: file})
-    write_json(place / "config.json", about)
-    for path in (place / "models").glob("*.safetensors"):
+    (folder / "models").mkdir(exist_ok=True)
+    shutil.copyfile(folder / "personal.safetensors", folder / "models" / file)
+    write_json(folder / "models" / "index.json", {config.name: file})
+    write_json(folder / "config.json", about)
+    for path in (folder / "models").glob("*.safetensors"):
         if path.name != file:
             path.unlink()  # of an earlier evaluation
 
@@ -355,15 +355,15 @@ def _check(config: SiteConfig, plan: Plan, request: Request) -> None:
         )
 
 
-def _sweep_up(place: Path, keep: set[str], round: int) -> None:
+def _remove_unused(folder: Path, keep: set[str], round: int) -> None:
     """Remove states that nobody will ask for again. Later ones stay: an old message must not undo what came after."""
-    for path in _states(place):
+    for path in _states(folder):
         if path.name not in keep and _round(path.name) <= round:
             path.unlink(missing_ok=True)
 
 
-def _states(place: Path) -> list[Path]:
-    return [path for path in place.iterdir() if STATE.fullmatch(path.name)] if place.is_dir() else []
+def _states(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if STATE.fullmatch(path.name)] if folder.is_dir() else []
 
 
 def _round(state: str) -> int:

@@ -37,7 +37,7 @@ class Checkpoint:
         self.folder = folder
         self.notes: list[str] = []
         """What the user should know of how this checkpoint was found."""
-        self._place = folder / "checkpoint"
+        self._checkpoint = folder / "checkpoint"
         self._manifest, self._previous = manifest, previous
         self._clients: dict[int, str] = {int(k): v for k, v in manifest["clients"].items()} if manifest else {}
         self._digests: dict[str, str] = dict(manifest.get("digests", {})) if manifest else {}
@@ -102,7 +102,7 @@ class Checkpoint:
         if self._manifest is None:
             (self.folder / "timing.jsonl").unlink(missing_ok=True)
         self.remove_unfinished()
-        self._sweep_up()
+        self._remove_unused()
 
     def remove_unfinished(self) -> None:
         """Remove the files that this process, or a worker that is gone, was writing when it was ended."""
@@ -114,7 +114,7 @@ class Checkpoint:
         """Server state, rounds done, and the length of the history by then."""
         if self._manifest is None:
             return None, 0, 0
-        state = load_state(self._place / self._manifest["server"])
+        state = load_state(self._checkpoint / self._manifest["server"])
         return state, self._manifest["round"], self._manifest["history"]
 
     @property
@@ -130,13 +130,13 @@ class Checkpoint:
     def save(self, round: int, state: State, history: int, history_digest: str) -> None:
         """Write a checkpoint. The history must be on the disk already."""
         server = f"server-{round:06d}.safetensors"
-        digests = {server: save_state(self._place / server, state, durable=True), "history.jsonl": history_digest}
+        digests = {server: save_state(self._checkpoint / server, state, durable=True), "history.jsonl": history_digest}
         for name in self._clients.values():
-            if name not in self._synced and (self._place / name).exists():  # states of real sites are not here
-                sync(self._place / name)
+            if name not in self._synced and (self._checkpoint / name).exists():  # states of real sites are not here
+                sync(self._checkpoint / name)
             if name in self._digests:
                 digests[name] = self._digests[name]
-        sync(self._place)
+        sync(self._checkpoint)
         manifest = {
             "version": VERSION,
             "round": round,
@@ -146,18 +146,18 @@ class Checkpoint:
             "digests": digests,
         }
         if self._manifest is not None:
-            write_json(self._place / "previous.json", _signed(self._manifest), durable=True)
-        write_json(self._place / "manifest.json", _signed(manifest), durable=True)
+            write_json(self._checkpoint / "previous.json", _signed(self._manifest), durable=True)
+        write_json(self._checkpoint / "manifest.json", _signed(manifest), durable=True)
         self._previous, self._manifest = self._manifest, manifest
         self._synced = set(self._clients.values())
         self._digests = dict(digests)
         self._named = self._names()
-        self._sweep_up()
+        self._remove_unused()
 
     # ---- private states of simulated clients: a file for each change
     def client(self, client: int) -> Path | None:
         name = self._clients.get(client)
-        return self._place / name if name else None
+        return self._checkpoint / name if name else None
 
     def kept(self, client: int) -> set[str]:
         """Names of the states from which a client may still have to start: the present one and those of checkpoints."""
@@ -165,7 +165,7 @@ class Checkpoint:
         return {name for name in (self._clients.get(client), *saved) if name}
 
     def next(self, client: int, round: int, exchange: int) -> Path:
-        return self._place / f"client-{client:06d}-{round:06d}-{exchange}.safetensors"
+        return self._checkpoint / f"client-{client:06d}-{round:06d}-{exchange}.safetensors"
 
     def commit(self, client: int, path: Path, digest: str = "") -> None:
         """From now on this is the client's state."""
@@ -175,7 +175,7 @@ class Checkpoint:
         if digest:
             self._digests[path.name] = digest
         if old and old != path.name and old not in self._named:
-            (self._place / old).unlink(missing_ok=True)
+            (self._checkpoint / old).unlink(missing_ok=True)
             self._digests.pop(old, None)
 
     def _names(self) -> set[str]:
@@ -186,11 +186,11 @@ class Checkpoint:
                 names |= {manifest["server"], *manifest["clients"].values()}
         return names
 
-    def _sweep_up(self) -> None:
+    def _remove_unused(self) -> None:
         """Remove what no checkpoint names."""
         named = self._named | set(self._clients.values())
-        if self._place.is_dir():
-            for path in self._place.iterdir():
+        if self._checkpoint.is_dir():
+            for path in self._checkpoint.iterdir():
                 if path.name not in named and is_own(f"checkpoint/{path.name}"):
                     path.unlink(missing_ok=True)
 

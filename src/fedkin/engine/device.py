@@ -38,10 +38,10 @@ class Device:
         return self.kind == "cpu"
 
     # ---- what the kinds of devices do differently
-    def place(self, array: Tensor) -> Tensor:
+    def to_device(self, array: Tensor) -> Tensor:
         return array.to(self.name)
 
-    def home(self, array: Tensor) -> Tensor:
+    def to_host(self, array: Tensor) -> Tensor:
         return array.detach().cpu()
 
     def module(self, module: nn.Module) -> nn.Module:
@@ -51,7 +51,7 @@ class Device:
         """A tensor on this device by a factory function. Numbers drawn with a CPU generator are those of a CPU."""
         generator = kwargs.get("generator")
         if generator is not None and generator.device.type == "cpu":
-            return self.place(factory(*args, **{**kwargs, "device": "cpu"}))
+            return self.to_device(factory(*args, **{**kwargs, "device": "cpu"}))
         return factory(*args, **{**kwargs, "device": self.name})
 
     def seed(self, seed: int) -> None:
@@ -84,10 +84,10 @@ class Device:
     # ---- the same for all
     def placed(self, value: Any) -> Any:
         """A message, a state or examples, with every tensor on this device."""
-        return value if self.is_cpu else _mapped(value, self.place)
+        return value if self.is_cpu else _mapped(value, self.to_device)
 
     def returned(self, reply: Reply) -> Reply:
-        return reply if self.is_cpu else Reply(*_mapped(tuple(reply), self.home))
+        return reply if self.is_cpu else Reply(*_mapped(tuple(reply), self.to_host))
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -113,7 +113,7 @@ class OnDevice(TorchFunctionMode):
                 return func(*args, **kwargs)
             return self._device.make(func, args, kwargs)
         if func in (torch.Tensor.numpy, torch.Tensor.tolist) and args[0].device.type != "cpu":
-            return func(self._device.home(args[0]), *args[1:], **kwargs)
+            return func(self._device.to_host(args[0]), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
 

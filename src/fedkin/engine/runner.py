@@ -338,7 +338,7 @@ class ClientRunner:
     def _keep(self, personal: Model, folder: Path) -> str:
         """The personal model as a file named by its content: clients that use the same model share the file."""
         tensors = self.net.layout.tensors(personal) if isinstance(personal, Tensor) else personal
-        content = save({k: self.device.home(v).contiguous().clone() for k, v in tensors.items()})
+        content = save({k: self.device.to_host(v).contiguous().clone() for k, v in tensors.items()})
         name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
         if not (folder / name).exists() or (folder / name).stat().st_size != len(content):
             write_bytes(folder / name, content)

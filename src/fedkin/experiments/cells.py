@@ -133,7 +133,7 @@ def extract(folder: Path, setting: Setting, keep: Iterable[str], seconds: float)
         values = history.values(metric, round=last)
         if values:
             out[metric] = [short(values.get(c)) for c in range(clients)]
-    out["tests"] = [r.value for r in history.records if r.round == 0 and r.metric in ("test_examples", "test_rows")]
+    out["tests"] = [r.value for r in history.records if r.round == 0 and r.metric == "test_examples"]
     out["bytes"] = [summary["bytes_down"], summary["bytes_up"]]
     out["flops"] = summary["flops"]
     out["kld"] = short(summary.get("mean_kld"))

@@ -167,7 +167,7 @@ class Item:
     """A table or figure of a paper."""
 
     title: str
-    place: str
+    where: str
     """Its number and section in the paper."""
     cells: tuple[Cell, ...]
     measures: Mapping[str, Measure]

@@ -212,7 +212,7 @@ class Outcome:
         parts = [f"### {self.name}: {self.item.title}", ""]
         seeds = self.seeds
         parts += [
-            f"{self.item.place}. Scale {self.scale}, {seeds} {'seed' if seeds == 1 else 'seeds'}; ours"
+            f"{self.item.where}. Scale {self.scale}, {seeds} {'seed' if seeds == 1 else 'seeds'}; ours"
             f"{' with the 95 % interval over seeds' if seeds > 1 else ''} (the paper's number, where it has one).",
             f"Command: `{self.command}`; the runs took {self.seconds / 60:.1f} minutes of one core.",
             "",

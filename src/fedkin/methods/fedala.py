@@ -95,7 +95,7 @@ class FedALA(Method):
         losses: list[float] = []
         for epoch in range(MOST if first and self.rate else 1):
             total = 0.0
-            for x, y in batches(client, epoch=APART + epoch, rows=examples):
+            for x, y in batches(client, epoch=APART + epoch, examples=examples):
                 slope, loss = _slope(client, vector, Examples(x, y))
                 learned = (learned - self.rate * slope[upper] * gap).clamp(0, 1)
                 vector = mixed(received, own, learned, upper)

@@ -149,12 +149,12 @@ class Network:
         self.forward_flops, self.training_flops = _flops(self, example)
         self.cost = 0.0
 
-    def load(self, row: Tensor) -> None:
-        if row.shape != self.flat.shape:
+    def load(self, vector: Tensor) -> None:
+        if vector.shape != self.flat.shape:
             raise ValueError(
-                f"This network has {self.layout.size} numbers; the row given has shape {tuple(row.shape)}."
+                f"This network has {self.layout.size} numbers; the vector given has shape {tuple(vector.shape)}."
             )
-        self.flat.copy_(row)
+        self.flat.copy_(vector)
         for counter, start in zip(self._counters, self._counter_start):
             counter.copy_(start)
 
@@ -344,9 +344,7 @@ class _Counter(TorchDispatchMode):
     """Counts FLOPs with torch's own formulas, as `FlopCounterMode` does, but without its import of the compiler, which
     takes as long as that of torch itself."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.flops = 0
+    flops = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -337,9 +337,9 @@ class _RunData:
 
         return {
             "names": [str(names.get(c, f"client {c}")) for c in range(self.size)],
-            "train": column("train_rows"),
-            "validation": column("validation_rows"),
-            "test": column("test_rows"),
+            "train": column("train_examples"),
+            "validation": column("validation_examples"),
+            "test": column("test_examples"),
             "labels": column("labels"),
             "group": column("group"),
             "edges": self.edges,

@@ -49,7 +49,7 @@ class Line:
     unmeasured: int = 0
     """Clients that could not be measured after the last round, over all seeds: the means leave them out."""
     validation: float | None = None
-    """The personal models on validation examples: to choose by, in place of test."""
+    """The personal models on validation examples: use these to choose, not the test scores."""
     gain_low: float | None = None
     gain_high: float | None = None
     """The 95 % interval of the gain of these clients, over draws of their test examples (and of seeds)."""
@@ -192,19 +192,19 @@ def compare(
             federation = federations if isinstance(federations, Federation) else federations(seed)
             seen.append(federation)
             for label, method in parsed.items():
-                place = None if out is None else inside(out, check_label(label), f"seed-{seed}")
+                folder = None if out is None else inside(out, check_label(label), f"seed-{seed}")
                 begin = time.perf_counter()
                 result = run(
                     method,
                     federation,
                     seed=seed,
                     label=shown[label],
-                    out=place,
+                    out=folder,
                     trackers=tracker(f"{shown[label]}, seed {seed}"),
                     **settings,
                 )
-                if place is not None:
-                    relabel(place, shown[label])
+                if folder is not None:
+                    relabel(folder, shown[label])
                 wall[label] += time.perf_counter() - begin
                 summaries[label].append(result.summary)
                 collected[label].add(result, federation)

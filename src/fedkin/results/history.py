@@ -19,6 +19,8 @@ from fedkin.results.files import StorageError
 
 ALL = "all"
 PARTICIPANTS = "participants"
+# Metrics that had other names when older runs were written.
+RENAMED = {f"{part}_rows": f"{part}_examples" for part in ("train", "validation", "test")}
 
 
 class Record(NamedTuple):
@@ -185,7 +187,7 @@ def _parsed(path: Path) -> Iterator[Record]:
                 raise ValueError(f"Line {number} of {path} is damaged: {error}") from error
             if not _sound(record):
                 raise ValueError(f"Line {number} of {path} is damaged: it is not a record of fedkin's.")
-            yield record
+            yield record._replace(metric=RENAMED[record.metric]) if record.metric in RENAMED else record
 
 
 # JSON has no NaN and infinity; Python's reader takes them all the same.

@@ -415,15 +415,15 @@ def _read(path: Path, folder: Path) -> dict[str, Any]:
     return content
 
 
-def _state(place: Path, manifest: dict[str, Any]) -> State:
+def _state(folder: Path, manifest: dict[str, Any]) -> State:
     """The server's state that a manifest names, verified."""
     name = str(manifest.get("server"))
     if not is_own(f"checkpoint/{name}"):
-        raise ValueError(f"{place / 'manifest.json'} is damaged: restore it from a copy.")
+        raise ValueError(f"{folder / 'manifest.json'} is damaged: restore it from a copy.")
     expected = manifest.get("digests", {}).get(name)
-    if expected is not None and digest_of(place / name) != expected:
-        raise ValueError(f"{place / name} is damaged: it is not as it was written. Restore it from a copy.")
-    return load_state(place / name)
+    if expected is not None and digest_of(folder / name) != expected:
+        raise ValueError(f"{folder / name} is damaged: it is not as it was written. Restore it from a copy.")
+    return load_state(folder / name)
 
 
 def _imported(target: str, what: str) -> Any:

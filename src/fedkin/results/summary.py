@@ -49,7 +49,7 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
                 scores[metric].setdefault(round, {})[client] = value
         elif metric in sums:
             sums[metric] += value
-        elif metric == "test_rows" and client is not None:
+        elif metric == "test_examples" and client is not None:
             weight[client] = value
         elif metric == "majority_rate" and client is not None:
             majority[client] = value
@@ -66,7 +66,7 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
             hostile.append(client)
         elif metric == "released":
             released[client] += value
-        elif metric == "train_rows":
+        elif metric == "train_examples":
             examples[client] = value
         elif metric == "lost_round":
             lost_rounds += 1
