@@ -209,7 +209,7 @@ def test_a_given_preprocessing_is_applied_not_fitted(folder):
     (folder / "north.csv").write_text(NORTH.replace("10,", "90,"))
     again = federate(from_folder(folder, label="sick"), preprocessing=base.description["preprocessing"])
     assert again.preprocessing == base.preprocessing
-    with pytest.raises(ValueError, match="This data is no table"):
+    with pytest.raises(ValueError, match="This data is not a table"):
         federate("digits", preprocessing=base.preprocessing)
 
 

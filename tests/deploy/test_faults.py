@@ -162,7 +162,7 @@ def test_a_site_that_stays_away_is_left_out_and_comes_back(tmp_path, data, capsy
         with capsys.disabled():
             print(f"\n  dropped: {dropped}")
         assert [(round, client) for round, client, _ in dropped] == [(2, 0)]
-        assert "did not answer within 100 s (it is not there)" in dropped[0][2]
+        assert "did not answer within 100 s (it is not connected)" in dropped[0][2]
         assert set(history.values("personal", round=4)) == {0, 1, 2}
         states = sorted(p.name for p in (sites.folder / "sites" / "north").glob("*/*/client-*"))
         assert states[-1] == "client-000000-000004-1.safetensors"

@@ -215,7 +215,7 @@ def test_a_site_caps_the_number_of_requests_and_logs_each(config):
     capped = replace(config, max_requests=2)
     errors = [codec.decode_answer(answer(capped, CONFIG, sent(config, round=k)))[0].error for k in (1, 2, 3)]
     assert errors[:2] == ["", ""]
-    assert "answers 2 requests of a run, and has" in errors[2]
+    assert "has already answered 2 requests of this run" in errors[2]
     other = answer(capped, CONFIG, sent(config, run="f" * 16))
     assert codec.decode_answer(other)[0].error == "", "another run has its own count"
     lines = [json.loads(line) for line in Path(config.state, "requests.jsonl").read_text().splitlines()]
@@ -308,7 +308,7 @@ def test_check_says_what_would_be_told(tmp_path, capsys):
         ('name = "west"', "must say its data"),
         ('name = "west"\ndata = "/nowhere/x.csv"\nstate = "/tmp/s"', "There is no .npz or .csv file"),
         ('name = "west"\ndata = "digits"\nstate = "/tmp/s"\nprivacy = "much"', "privacy='much'"),
-        ('name = "west"\ndata = "digits"\nstate = "/dev/null/state"', "cannot be written"),
+        ('name = "west"\ndata = "digits"\nstate = "/dev/null/state"', "is not writable"),
         ("name = ", "is not TOML"),
     ],
 )
@@ -335,7 +335,7 @@ def test_predict_works_on_a_sites_own_disk(tmp_path, data, capsys):  # noqa: F81
         main(["predict", str(folder), "--client", "north", "--data", str(tmp_path / "new.npy")])
     assert not stop.value.code
     assert capsys.readouterr().out.count("\n") == len(run.predict("north", np.load(tmp_path / "new.npy"))) + 1
-    with pytest.raises(ValueError, match="join where the run itself is"):
+    with pytest.raises(ValueError, match="use the folder of the run itself"):
         run.join("east", np.load(tmp_path / "new.npy"), np.zeros(60))
 
 

@@ -212,7 +212,7 @@ def test_a_site_that_fails_three_times_is_left_out_of_the_round(tmp_path, data):
     world.serve()
     ((round, client, why),) = world.reported("dropped")
     assert (round, client) == (1, 1)
-    assert "failed 3 times, at last with as ordered (Flower's code 8)" in why
+    assert "failed 3 times, finally with as ordered (Flower's code 8)" in why
     federation = fedkin.federate(fedkin.from_folder(data), partition="by_group")
     absent = fedkin.run("ditto", federation, rounds=2, evaluate_every=0, arrive={1: 2})
     assert world.history.values("personal", round=2) == absent.history.values("personal", round=2)
@@ -228,7 +228,7 @@ def test_a_site_that_is_gone_is_waited_for_until_the_limit(tmp_path, data):
     world = World(tmp_path, data, fault, run__time_limit=0.5)
     world.serve()
     assert [(round, client) for round, client, _ in world.reported("dropped")] == [(1, 2), (2, 2)]
-    assert all("did not answer within 0.5 s (it is not there)" in why for _, _, why in world.reported("dropped"))
+    assert all("did not answer within 0.5 s (it is not connected)" in why for _, _, why in world.reported("dropped"))
     assert world.history.values("unmeasured", round=2).keys() == {2}
 
 
@@ -301,7 +301,7 @@ def test_a_disk_that_was_lost_is_told(tmp_path, data):
     world.serve()
     ((round, client, text),) = world.reported("note")
     assert (round, client) == (2, 1)
-    assert "started anew" in text
+    assert "started from scratch" in text
 
 
 # ---- who is let in
@@ -310,7 +310,7 @@ def test_a_disk_that_was_lost_is_told(tmp_path, data):
 def test_nobody_starts_without_all_clients(tmp_path, data):
     world = World(tmp_path, data, run__wait=0.2)
     world.grid.leave(world.node["west"])
-    with pytest.raises(RuntimeError, match=r"nobody has seen west within 0\.2 s: start their supernodes"):
+    with pytest.raises(RuntimeError, match=r"west did not connect within 0\.2 s: start their supernodes"):
         world.serve()
 
 
@@ -318,7 +318,7 @@ def test_a_stranger_is_not_let_in(tmp_path, data, capsys):
     world = World(tmp_path, data)
     world.join("east", like="west")
     assert_same(world.serve().history, inside(data).history)
-    assert "is not let in: 'east' is none of north, south, west" in capsys.readouterr().out
+    assert "is refused: 'east' is not one of north, south, west" in capsys.readouterr().out
 
 
 def test_a_name_belongs_to_its_key(tmp_path, data, capsys):
@@ -337,7 +337,7 @@ def test_a_name_belongs_to_its_key(tmp_path, data, capsys):
     again.serve()
     out = capsys.readouterr().out
     assert "it calls itself 'south', but has another key" in out
-    assert "south is not there; the run goes on without it" in out
+    assert "south is not connected; the run continues without it" in out
     assert [(round, client) for round, client, _ in again.reported("dropped")] == [(3, 1)]
 
 
@@ -362,7 +362,7 @@ def test_columns_in_another_order_are_refused(tmp_path, data):
     for name, header in (("north", "a,b,y"), ("south", "a,b,y"), ("west", "b,a,y")):
         (tmp_path / f"{name}.csv").write_text(header + "\n" + "1,2,0\n3,4,1\n" * 10)
         world.grid.homes[world.node[name]]["data"] = str(tmp_path / f"{name}.csv")
-    with pytest.raises(ValueError, match="other names or another order"):
+    with pytest.raises(ValueError, match="differ in name or order"):
         world.serve()
 
 

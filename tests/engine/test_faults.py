@@ -236,5 +236,5 @@ def test_test_examples_are_for_the_scorer_alone(fed):
         def local(self, client: Client, message: Message) -> Reply:
             return Reply({}, (client.data.test.x,))
 
-    with pytest.raises(ClientError, match="Test examples are for the scorer alone"):
+    with pytest.raises(ClientError, match="Test examples are for the scorer only"):
         fedkin.run(Peeks(), fed, rounds=1)

@@ -92,7 +92,7 @@ def test_a_clean_stop(start, tmp_path, number, keep):
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == 128 + number
-    assert "Stopped. The same command with the same --out goes on from the last checkpoint." in err
+    assert "Stopped. The same command with the same --out resumes from the last checkpoint." in err
     assert "Traceback" not in err
     wait_until_gone(workers)
     assert not list((tmp_path / "tmp").glob("*fedkin*"))

@@ -81,7 +81,7 @@ def test_the_checkpoint_before_is_used_where_the_newest_is_damaged(fed, copy, wh
     play(fed, copy)
     shown = capsys.readouterr().err
     assert "the newest checkpoint is damaged (manifest.json: " in shown
-    assert "goes on from the one before, after round 2" in shown
+    assert "resumes from the one before, after round 2" in shown
     assert results(copy) == results(whole)
 
 
@@ -159,7 +159,7 @@ def test_a_checkpoint_from_the_future_is_refused(fed, copy):
 
 
 def test_more_rounds_there_than_asked_for(fed, whole):
-    with pytest.raises(ValueError, match="holds 6 rounds of this run; 4 are asked for"):
+    with pytest.raises(ValueError, match="holds 6 rounds of this run, more than the 4 asked for"):
         play(fed, whole, rounds=4)
 
 
@@ -285,7 +285,7 @@ def test_a_client_state_that_cannot_be_read_stops_the_run(fed, tmp_path, monkeyp
     from fedkin.engine import runner
 
     monkeypatch.setattr(runner, "load_state", damaged_state)
-    with pytest.raises(StorageError, match=r"client 1.*Cannot read the state.*run the same command again"):
+    with pytest.raises(StorageError, match=r"client 1.*Cannot read the state.*repeat the command"):
         play(fed, tmp_path / "run")
 
 

@@ -109,7 +109,7 @@ words_values = st.tuples(
 
 
 def _served_once() -> Callable[[], None]:
-    """`watch` ends at once instead of serving for ever. Returns how to undo that."""
+    """`watch` ends at once instead of serving forever. Returns how to undo that."""
     from http.server import ThreadingHTTPServer
 
     before = ThreadingHTTPServer.serve_forever

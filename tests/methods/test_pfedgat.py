@@ -401,7 +401,7 @@ def test_a_network_too_large_for_the_server_says_what_to_do():
     toy = Toy(PFedGAT())
     fed = replace(toy.fed, layout=Network(wide, torch.zeros(1, 1000)).layout)
     PFedGAT().init(replace(fed, ids=fed.ids[:1]))
-    with pytest.raises(ValueError, match=r"1466 MiB; the limit is 1024 MiB: take projection='random'"):
+    with pytest.raises(ValueError, match=r"1466 MiB; the limit is 1024 MiB: use projection='random'"):
         PFedGAT(attention="gatv2", gat_optimizer="adam").init(fed)
     assert PFedGAT(projection="random").init(fed)["gat"]["W"].shape == (8, 8, 4096)
 

@@ -440,7 +440,7 @@ def test_nobody_is_asked_more_often_than_the_threshold_allows(fed):
 
 
 def test_who_never_answers_does_not_stay_chosen(fed):
-    """Being asked counts: utilities of a silent client stay as they were, so it would be the first choice for ever."""
+    """Being asked counts: utilities of a silent client stay as they were, so it would be the first choice forever."""
     method = PFLIC(restarts=1, rho=0.1, threshold=2)
     state = method.init(server(Plain(fed).net, [5] * 3))
     many = {"identity": torch.zeros(3, dtype=torch.long), "stable": True, "times": torch.ones(3, dtype=torch.long)}

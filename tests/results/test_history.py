@@ -81,10 +81,10 @@ def test_a_history_shorter_than_the_checkpoint_says_is_refused(tmp_path):
     keep = history.flush()
     history.close()
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ValueError, match=rf"has lost records: {keep - 5} bytes are there, {keep} were written"):
+    with pytest.raises(ValueError, match=rf"has lost records: it has {keep - 5} bytes, {keep} were written"):
         History(path, keep=keep)
     path.unlink()
-    with pytest.raises(ValueError, match="has lost records: 0 bytes"):
+    with pytest.raises(ValueError, match="has lost records: it has 0 bytes"):
         History(path, keep=keep)
 
 

@@ -150,7 +150,7 @@ def table(name: str, summary: dict[str, Any]) -> Table:
 
 
 def suspicions(summary: dict[str, Any]) -> list[str]:
-    """What a run with hostile clients or a defense says of them."""
+    """Notes on privacy, hostile clients and what a defense found."""
     from fedkin.report.tables import score
 
     out = []

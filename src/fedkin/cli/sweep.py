@@ -42,7 +42,7 @@ class Trial:
     validation: float
     """Mean over seeds and clients, after the last round."""
     test: float
-    """The same on test examples. It is shown for the chosen combination only."""
+    """The same on test examples. Shown for the chosen combination only."""
     metric: str = "accuracy"
     higher_is_better: bool = True
     percent: bool = True
@@ -116,7 +116,7 @@ def grid(given: Sequence[str], method: Any) -> tuple[dict[str, list[Any]], dict[
                 break
         else:
             known = [*kinds[0], *kinds[1]]
-            raise UserError(f"--grid knows no field '{key}'.{hint(key, known)} Known: {', '.join(known)}.")
+            raise UserError(f"--grid has no field '{key}'.{hint(key, known)} Known: {', '.join(known)}.")
     return found
 
 
@@ -131,7 +131,7 @@ class Plan:
 
 
 def _plans(label: str, config: configs.Config, flags: Any) -> list[Plan]:
-    """Every combination of the grid. They are made before anything runs, so that a wrong value stops the sweep."""
+    """Every combination of the grid. All are made before anything runs, so that a wrong value stops the sweep early."""
     from fedkin.methods import method
     from fedkin.registry import parse_label
 
@@ -149,7 +149,7 @@ def _plans(label: str, config: configs.Config, flags: Any) -> list[Plan]:
 
 
 def _kept_trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
-    """Run all combinations; with --out, in a folder that is ours."""
+    """Run all combinations; with --out, in a folder that fedkin owns."""
     out = flags.output.out
     if out is None:
         return _trials(label, plans, flags)
@@ -215,7 +215,7 @@ def _show(label: str, trials: Sequence[Trial]) -> None:
 
 
 def _plain(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Without test accuracies: nobody should choose by them."""
+    """Trials without their test scores, so that nobody chooses by them."""
     return [{"fields": t.fields, "training": t.training, "validation": t.validation} for t in trials]
 
 

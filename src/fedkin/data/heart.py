@@ -27,7 +27,7 @@ READING = Reading(label="disease", categorical=_CATEGORIES, missing=_NOT_MEASURE
 
 
 def at_hand(folder: str | Path | None = None) -> bool:
-    """Are the files there, so that nothing has to be downloaded?"""
+    """Are the files present, so that nothing has to be downloaded?"""
     return all((data_dir(folder) / "heart" / f"processed.{name}.data").exists() for name in _PATIENTS)
 
 

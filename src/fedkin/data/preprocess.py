@@ -25,10 +25,10 @@ ALL = ""  # key of the scales that all clients share
 
 
 class ColumnStatistics(NamedTuple):
-    """What a site tells the others about one column of its training examples."""
+    """Statistics of one column of a site's training examples: what a site shares with the others."""
 
     known: int
-    """Examples in which the cell is there."""
+    """Number of examples in which the cell is not missing."""
     missing: int
     mean: float = 0.0
     variance: float = 0.0
@@ -66,7 +66,7 @@ class Preprocessing:
     indicators: tuple[bool, ...]
     """Which columns have a feature that says whether the cell is missing."""
     scales: Mapping[str, tuple[Scale, ...]]
-    """Of each column, by client; under "" those that all clients share."""
+    """Scale of each column, by client; under "" those that all clients share."""
     classes: tuple[str, ...] = ()
     """What the classes are called in the data; empty in a regression."""
     task: TaskKind = "classification"
@@ -88,8 +88,8 @@ class Preprocessing:
     def transform(self, table: Table | str | Path | Any, client: str | None = None) -> NDArray[np.float32]:
         """Features [examples, features] of a table: a `Table`, a file, or a pandas frame.
 
-        Columns are found by name, in any order. A level that no training example has is treated as missing. Where every
-        client has scales of its own (`fit` is "each"), `client` says whose.
+        Columns are found by name, in any order. A level that no training example has is treated as missing. If every
+        client has its own scales (`fit` is "each"), `client` says whose to use.
         """
         return self.features(self.encode(table), client)
 
@@ -125,7 +125,7 @@ class Preprocessing:
         return made.y
 
     def recoded(self, table: Floats, columns: Sequence[Column]) -> Floats:
-        """A table that was encoded with other levels, or with more of them, in these columns' codes."""
+        """Convert a table that was encoded with other or additional levels to the codes of these columns."""
         out = np.full((len(table), len(self.columns)), np.nan)
         where = {column.name: k for k, column in enumerate(columns)}
         for k, column in enumerate(self.columns):
@@ -158,13 +158,13 @@ class Preprocessing:
         if client is None or client not in self.scales:
             known = ", ".join(self.scales)
             raise ValueError(
-                f"Each client has scales of its own here: say whose (client=…, one of {known}), or add a newcomer's "
+                f"Each client has its own scales here: say whose (client=…, one of {known}), or add a newcomer's "
                 "with with_client(name, table)."
             )
         return self.scales[client]
 
     def with_client(self, name: str, table: Table | str | Path | Any) -> Preprocessing:
-        """A copy that knows a newcomer: its number columns are standardized by its own examples. Nothing changes where
+        """A copy that knows a newcomer: its number columns are standardized by its own examples. Nothing changes if
         all clients share their scales."""
         return self.with_scales(name, self.encode(table))
 
@@ -228,7 +228,7 @@ def fitted(
     classes: Sequence[str] = (),
     task: TaskKind = "classification",
 ) -> Preprocessing:
-    """Preprocessing from every client's statistics. Both ways, all clients have the same features; with "each" a
+    """Preprocessing from every client's statistics. Either way, all clients have the same features; with "each" a
     client's numbers are scaled by its own mean and variance, with "sites" by those of all sites together."""
     if how not in ("each", "sites"):
         raise ValueError(
@@ -252,7 +252,7 @@ def fitted(
     )
 
 
-# ---- sites that are apart
+# ---- separate sites
 def shared(
     columns: Sequence[Column],
     measured: Sequence[ColumnStatistics],
@@ -311,5 +311,5 @@ def _all_classes(parts: Sequence[tuple[str, ...]], problems: Problems) -> tuple[
     if all(numbered):
         return max(parts, key=len)
     if any(numbered):
-        problems.add("the labels are numbers at some sites and texts at others; write them alike")
+        problems.add("the labels are numbers at some sites and texts at others; use one form everywhere")
     return tuple(sorted({name for own in parts for name in own}, key=level_order))

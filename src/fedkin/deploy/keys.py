@@ -34,7 +34,7 @@ def keys(given: Keys) -> None:
     folder, private = given.folder / "keys", private_folder(given.folder)
     for made in (folder, private):
         if made.exists():
-            raise ValueError(f"{made} is there already: remove it to make new keys.")
+            raise ValueError(f"{made} already exists: remove it to make new keys.")
     folder.mkdir()
     private.mkdir(mode=0o700)
 
@@ -86,14 +86,14 @@ def keys(given: Keys) -> None:
         ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         _write(folder / f"{name}.pub", public.public_bytes(*ssh) + b"\n")
     print(
-        f"{folder} holds what everybody may have: the CA's and the superlink's certificate (for "
+        f"{folder} holds the public part: the CA's and the superlink's certificate (for "
         f"{', '.join(given.hosts)}) and the public keys of {', '.join(names)}. {private} holds the private keys: give "
-        "each site its own and nothing else. For trying: in earnest each site makes its own key and sends NAME.pub."
+        "each site its own and nothing else. In production, each site makes its own key and sends NAME.pub."
     )
 
 
 def private_folder(folder: Path) -> Path:
-    """Private keys lie beside the folder that all machines get, never in it."""
+    """Private keys are kept beside the folder that all machines get, never in it."""
     whole = folder.resolve()
     return whole.parent / f"{whole.name}-private"
 

@@ -26,7 +26,7 @@ class Init:
     rounds: int = 3
     """Rounds of communication."""
     superlink: str = "127.0.0.1:8000"
-    """Address and port of the superlink, as the sites see it."""
+    """Address and port at which the sites reach the superlink."""
 
 
 def init(given: Init) -> None:
@@ -63,7 +63,7 @@ def init(given: Init) -> None:
 
 
 def _config(given: Init, folder: Path) -> dict[str, dict[str, Any]]:
-    """Every field that can be changed on the way: Flower lets --run-config change only what is there."""
+    """All fields, because Flower's --run-config can only change fields that exist."""
     from fedkin.deploy.plan import LIMITS, RUN, TIME_LIMIT
     from fedkin.engine.options import Options
     from fedkin.methods import method
@@ -96,7 +96,7 @@ def _plain(value: Any) -> dict[str, Any]:
         default = getattr(value, field.name)
         if isinstance(default, bool | int | float | str):
             out[field.name] = default
-        elif default is not None:  # Flower's tables hold no lists
+        elif default is not None:  # Flower's tables cannot hold lists
             out[field.name] = repr(default)
     return out
 
@@ -151,7 +151,7 @@ root-certificates = {_toml(str(folder / "keys" / "ca.crt"))}
 def _environment(folder: Path) -> str:
     return f"""\
 export FLWR_HOME={shlex.quote(str(folder / "flower"))}
-export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1  # fedkin and torch are here; nothing is to be downloaded
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1  # fedkin and torch are installed; download nothing
 export FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_TELEMETRY_ENABLED=0
 """
@@ -159,20 +159,20 @@ export FLWR_TELEMETRY_ENABLED=0
 
 def _site(given: Init, folder: Path, name: str, part: int) -> str:
     return f"""\
-# What this site knows of itself. The name leaves the site, and how many examples there are; no example, and no path
-# unless an error message has it. To look at it before anything is sent: fedkin deploy check THIS_FILE
+# This site's own settings. Its name and its number of examples leave the site; no example does, and no path unless an
+# error message contains it. To check this file before anything is sent: fedkin deploy check THIS_FILE
 name = "{name}"
 state = {_toml(str(folder / "sites" / name))}  # private states and the personal model
-data = "{given.data}"  # a built-in data set to try things with, of which this site has one part:
+data = "{given.data}"  # a built-in data set to try things with; this site has one part of it:
 clients = {len(given.clients)}
 part = {part}
 # Own data, instead of the three lines above: a file with one row for each example.
 # data = "/path/to/rows.csv"  # a header, numbers, the class (from 0) in the column `label`; or .npz with x and y
 # label = "y"
-# share = "each"  # what may be told of the table, if the run has run.fit: each (columns, levels), sites (also means)
+# share = "each"  # what this site may share if the run has run.fit: each (columns, levels), sites (also means)
 # Limits of this site, if you want any:
 # functions = "local"  # client functions that may be called; max_requests, max_rounds, max_bytes = 0 (no limit)
-# privacy = "client:clip=1,noise=1.1"  # noise on all that leaves, whatever the run says
+# privacy = "client:clip=1,noise=1.1"  # noise on everything that leaves, whatever the run says
 """
 
 
@@ -219,7 +219,7 @@ flwr run app plain --stream
 
 The server's results are in `server/{method}`; each site's personal model in `sites/NAME/RUN/NAME/personal.safetensors`.
 There: `fedkin predict sites/NAME/RUN/NAME --client NAME --data new.csv`.
-The same command goes on with a run that was stopped; remove `server/{method}` to start over.
+The same command resumes a run that was stopped; remove `server/{method}` to start over.
 
 ## With TLS and keys
 
@@ -230,7 +230,7 @@ flower-superlink --host 127.0.0.1 --port {port} --database server/state-tls.db -
 ```
 
 The private keys are in `../{folder.name}-private`, not in this folder, which all machines get. Give each site the file
-with its name. Once, so that the superlink knows the sites' keys:
+with its name. Register the sites' keys once at the superlink:
 
 ```sh
 {register}

@@ -36,7 +36,7 @@ class Slot(NamedTuple):
 
 
 class Arena:
-    """Memory that forked processes share. It takes up what is written to it, not its size."""
+    """Memory that forked processes share. It uses only as much memory as is written to it."""
 
     def __init__(self) -> None:
         size = 1 << 38
@@ -45,7 +45,7 @@ class Arena:
                 flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
                 self._memory = mmap.mmap(-1, size, flags=flags)
                 break
-            except OSError:  # the address space is limited: take less
+            except OSError:  # the address space is limited: reserve less
                 size //= 2
                 if size < 1 << 24:
                     raise
@@ -96,7 +96,7 @@ class Pool(Scheduler):
         check_fork(devices)
         self._devices = devices
         self._context = multiprocessing.get_context("fork")
-        self._life = os.pipe()  # nothing is ever written: it ends with this process, and the workers see that
+        self._life = os.pipe()  # never written to: it closes when this process ends, which the workers notice
         self._down = Arena()
         self._header = Header(0, (), ())
         self._workers: list[Worker] = []
@@ -115,7 +115,7 @@ class Pool(Scheduler):
         self._header = Header(self._header.number + 1, shared, own)
 
     def _put_once(self, array: Tensor, known: dict[tuple[Any, ...], Slot]) -> Slot:
-        """In a list, clients are often sent the very same array: it is copied once."""
+        """Copy an array only once if several clients are sent the same one."""
         key = memory_of(array)
         if key not in known:
             known[key] = self._down.put(array)
@@ -123,7 +123,7 @@ class Pool(Scheduler):
 
     def give(self, worker: int, work: Work) -> None:
         target = self._workers[worker]
-        # a dead worker is noticed, and its work is taken back, when its pipe is read
+        # a dead worker is noticed, and its work requeued, when its pipe is read
         with contextlib.suppress(BrokenPipeError, ConnectionError):
             if target.header != self._header.number:
                 target.pipe.send(self._header)
@@ -140,7 +140,7 @@ class Pool(Scheduler):
             outcome, slots = source.pipe.recv()
         except (EOFError, ConnectionError, OSError):
             source.process.join(timeout=2)
-            why = f"exit code {source.process.exitcode}; -9 is often a lack of memory"
+            why = f"exit code {source.process.exitcode}; -9 often means out of memory"
             raise WorkerDied("its worker process", why) from None
         body = tuple(source.up.get(slot).clone() for slot in slots)
         return outcome._replace(body=body)  # type: ignore[no-any-return]
@@ -155,7 +155,7 @@ class Pool(Scheduler):
     def close(self) -> None:
         for worker, line in zip(self._workers, self.lines):
             if line.work:
-                worker.process.kill()  # it was interrupted, nobody waits for its answer
+                worker.process.kill()  # it was interrupted: nobody waits for its answer
             else:
                 with contextlib.suppress(OSError):
                     worker.pipe.send(None)
@@ -206,7 +206,7 @@ def _serve(
         other.close()
     os.close(life[1])
     threading.Thread(target=_end_with_parent, args=(life[0],), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to all of the group by Ctrl-C: the parent ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group: the parent ends its workers
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
@@ -229,7 +229,7 @@ def _serve(
 
 
 def _end_with_parent(life: int) -> None:
-    """No worker outlives a killed parent: it would write files into the folder of the next run."""
+    """End this worker with its parent. Otherwise it could write into the folder of the next run."""
     os.read(life, 1)
     os._exit(0)
 

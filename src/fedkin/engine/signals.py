@@ -1,4 +1,4 @@
-"""A clean stop: SIGTERM and SIGHUP end a run as Ctrl-C does, with all that it started and created for the moment."""
+"""A clean stop: SIGTERM and SIGHUP end a run like Ctrl-C does, with its processes and temporary files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Inside this block the signals raise `Stopped`. Handlers of the user's own, and `nohup`, stay in force."""
+    """Inside this block the signals raise `Stopped`. The user's own handlers, and `nohup`, stay in force."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return

@@ -1,4 +1,4 @@
-"""`fedkin bench`: our own leaderboard. Methods on tracks, each with the same budget for tuning."""
+"""`fedkin bench`: fedkin's leaderboard. All methods on several tracks, each with the same budget for tuning."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from fedkin.experiments.leaderboard import Board
 
 GRID = (0.03, 0.1, 0.3)
-"""Learning rates that every method is tried with, on the data of seed 0; validation chooses."""
+"""Learning rates tried for every method on the data of seed 0; the best on validation is used."""
 VARIANTS = ("fedavg-ft", "kin-lite")
 """Named variants that are ranked beside the methods. The others are ablations and other readings of a method that is
-ranked already: they would only push the rest down. `--methods` takes any of them."""
+already ranked: they would only push the rest down. `--methods` accepts any of them."""
 MOST = 0.9
-"""A track counts once so many of the methods have been run on it; until then it would leave most methods unranked."""
+"""A track counts once this fraction of the methods has been run on it; before, it would leave most methods unranked."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def ranked() -> list[str]:
 
 
 def known(methods: Sequence[str], tracks: Sequence[str]) -> tuple[list[str], dict[str, Track]]:
-    """The methods and tracks of these names; none: all that are ranked."""
+    """The methods and tracks with these names; by default all that are ranked."""
     for name in methods:
         lookup(METHODS, name, "method")
     for name in tracks:
@@ -164,7 +164,7 @@ def run_track(
 
 
 def collect(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, failed: Mapping[str, str]) -> Board:
-    """The leaderboard from stored results; what failed or is missing is named."""
+    """The leaderboard from stored results. It names what failed or is missing."""
     from fedkin.experiments.leaderboard import Entry, board
 
     entries: dict[tuple[str, str], Entry] = {}

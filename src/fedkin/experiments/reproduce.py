@@ -1,4 +1,4 @@
-"""`fedkin reproduce PAPER/ITEM`: run a table or figure of a paper, and print paper against ours."""
+"""`fedkin reproduce PAPER/ITEM`: rerun a table or figure of a paper, and print its numbers beside ours."""
 
 from __future__ import annotations
 

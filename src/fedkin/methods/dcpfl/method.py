@@ -211,8 +211,8 @@ class DCPFL(Method):
             )
         if self.layerwise and self.layer_reference == "sum" and self.low * layers >= 1:
             out.append(
-                f"low={self.low:g} of the sum over {layers} layers is no less than the average layer has, so DC-PFL "
-                f"would keep most layers local: take low below {1 / layers:.2g}, or layer_reference='mean'."
+                f"low={self.low:g} of the sum over {layers} layers is at least what the average layer has, so DC-PFL "
+                f"would keep most layers local: use low below {1 / layers:.2g}, or layer_reference='mean'."
             )
         return out
 
@@ -478,10 +478,10 @@ def _start(client: Client, part: Any, plan: Any) -> Tensor:
 
 
 def _check_lengths(replies: Replies, part: int, lengths: list[int]) -> None:
-    """Replies differ in length, so that the engine cannot tell which one is too short."""
+    """Check the lengths of replies. The engine cannot, because they differ."""
     found = [len(array) for array in replies.body[part]]
     if wrong := [c for c, has, needs in zip(replies.ids.tolist(), found, lengths) if has != needs]:
-        raise UnusableReplies(wrong, "replied with fewer or more numbers than it was asked for")
+        raise UnusableReplies(wrong, "replied with fewer or more numbers than requested")
 
 
 def _grouped_losses(state: State, replies: Replies) -> list[Tensor]:
