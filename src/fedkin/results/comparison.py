@@ -14,7 +14,7 @@ import numpy as np
 
 from fedkin.data.federation import Federation
 from fedkin.engine.loop import run
-from fedkin.engine.signals import stoppable
+from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.methods import method as by_name
 from fedkin.protocol import Method
@@ -214,7 +214,8 @@ def compare(
             if fresh:
                 start_over(out, methods)
         for seed in range(first_seed, first_seed + seeds):
-            federation = federations if isinstance(federations, Federation) else federations(seed)
+            with interruptible():
+                federation = federations if isinstance(federations, Federation) else federations(seed)
             seen.append(federation)
             for label, method in parsed.items():
                 folder = None if out is None else inside(out, check_label(label), f"seed-{seed}")
@@ -233,7 +234,8 @@ def compare(
                 wall[label] += time.perf_counter() - begin
                 summaries[label].append(result.summary)
                 collected[label].add(result, federation)
-        comparison = _compared(shown, collected, summaries, wall, seen, result.task, setting)
+        with interruptible():
+            comparison = _compared(shown, collected, summaries, wall, seen, result.task, setting)
         if out is not None:
             write_json(Path(out) / "comparison.json", comparison.to_json())
             for name, content in _tables(comparison).items():
