@@ -41,8 +41,8 @@ def outcome(name: str) -> Outcome:
         sum(accuracy.values()) / len(accuracy),
         result.history.values("personal_loss", round=ROUNDS),
         (result.summary["bytes_down"], result.summary["bytes_up"]),
-        [row.value for row in result.history.select("warning")],
-        {row.metric: row.value for row in result.history.records if row.client is None and row.round},
+        [record.value for record in result.history.select("warning")],
+        {row.metric: record.value for record in result.history.records if row.client is None and row.round},
     )
 
 
@@ -67,7 +67,7 @@ def apart(rows: Any) -> bool:
 
 def uneven(rows: Any) -> bool:
     """Weights that differ within a row."""
-    return bool(np.ptp(np.array(rows), axis=1).max() > 1e-3)
+    return bool(np.ptp(np.array(rows), axis=1).max() > 1e-4)
 
 
 def linked(rows: Any) -> bool:

@@ -26,8 +26,8 @@ class Dense(nn.Module):
 
     @torch.no_grad()
     def gradients(self, x: Tensor, y: Tensor, out: list[Tensor] | None = None) -> list[Tensor]:
-        """Gradient of the mean cross entropy by the chain rule, written to `out` if given. In so small a network the
-        bookkeeping of autograd, and memory for a gradient in every step, cost more than the arithmetic."""
+        """Gradient of the mean cross entropy by the chain rule, written to `out` if given. In such a small network,
+        autograd's bookkeeping and the memory for a gradient in every step cost more than the arithmetic."""
         layers: list[nn.Linear] = list(self.children())  # type: ignore[arg-type]
         out = [torch.empty_like(parameter) for parameter in self.parameters()] if out is None else out
         inputs = [x.flatten(1).float()]
@@ -65,5 +65,5 @@ def fcnn2(shape: tuple[int, ...], classes: int, *, width: float = 1.0) -> nn.Mod
 
 def scaled(units: int, width: float) -> int:
     if not 0 < width < inf:
-        raise ValueError(f"width={width} is a factor on the units of each layer: it must be above 0 and finite.")
+        raise ValueError(f"width={width} multiplies the units of each layer: it must be above 0 and finite.")
     return max(1, round(units * width))
