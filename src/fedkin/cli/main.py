@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from fedkin.cli.flags import UserError
+from fedkin.engine import signals
 from fedkin.registry import hint
 
 # By heading: what is typed, and what it does. The first word is the module in this package.
@@ -55,11 +56,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         print(fedkin.__version__)
         return
+    with signals.stoppable():
+        sys.exit(_code(words))
+
+
+def _code(words: list[str]) -> int:
+    """Run a command. Returns its exit code, and has said what went wrong."""
     try:
-        if words[0] not in NAMES:
-            raise UserError(f"There is no command '{words[0]}'.{hint(words[0], NAMES)} Known: {', '.join(NAMES)}.")
-        code: int = importlib.import_module(f"fedkin.cli.{words[0]}").command(words[1:])
+        with signals.interruptible():
+            if words[0] not in NAMES:
+                raise UserError(f"There is no command '{words[0]}'.{hint(words[0], NAMES)} Known: {', '.join(NAMES)}.")
+            code: int = importlib.import_module(f"fedkin.cli.{words[0]}").command(words[1:])
     except KeyboardInterrupt as stop:
+        signals.ignore()
         code = 128 + getattr(stop, "number", 2)  # SIGTERM and SIGHUP end a run in the same way
         print("Stopped. The same command with the same --out resumes from the last checkpoint.", file=sys.stderr)
     except BrokenPipeError:  # `fedkin list | head`: the reader closed the pipe
@@ -71,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         code = 2
         print(f"fedkin: {text}", file=sys.stderr)
-    sys.exit(code)
+    return code
 
 
 def message(error: Exception) -> str | None:

@@ -7,6 +7,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fedkin.cli import config as configs
@@ -93,7 +94,7 @@ def command(words: list[str]) -> int:
     print(f"Best on validation: {chosen}. Its test {best.metric}: {score(best.test, in_percent=best.percent)}{unit}.")
     print(f"To run it: {again}")
     if flags.output.out is not None:
-        print(f"All runs and sweep.json are in {flags.output.out}.")
+        print(f"All runs and sweep.json, .csv and .tex are in {flags.output.out}.")
     return 0
 
 
@@ -160,7 +161,28 @@ def _kept_trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
         trials = _trials(label, plans, flags)
         listed = [{"folder": f"trial-{i + 1}", **trial} for i, trial in enumerate(_plain(trials))]
         write_json(out / "sweep.json", {"method": label, "chosen by": "validation", "trials": listed})
+        write_tables(out / "sweep", sorted(trials, key=lambda trial: trial.rank))
     return trials
+
+
+def write_tables(stem: Path, trials: Sequence[Trial]) -> None:
+    """The trials, best first, as CSV and LaTeX."""
+    from fedkin.report import tables
+    from fedkin.results.files import write_bytes
+
+    names = list(trials[0].values)
+    numbers = [[*t.values.values(), t.validation] for t in trials]
+    write_bytes(stem.with_suffix(".csv"), tables.csv([*names, f"validation {trials[0].metric}"], numbers).encode())
+    header, rows = table_of(trials)
+    write_bytes(stem.with_suffix(".tex"), tables.latex(header, rows, bold=[(0, len(names))]).encode())
+
+
+def table_of(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
+    """What was tried, and the validation score of each trial."""
+    from fedkin.report.tables import score
+
+    rows = [[*map(str, t.values.values()), score(t.validation, in_percent=t.percent)] for t in trials]
+    return [*trials[0].values, "validation %" if trials[0].percent else "validation"], rows
 
 
 def _trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
@@ -204,12 +226,9 @@ def _trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
 
 def _show(label: str, trials: Sequence[Trial]) -> None:
     from fedkin.cli.terminal import console
-    from fedkin.report.tables import score, terminal
+    from fedkin.report.tables import terminal
 
-    names = list(trials[0].values)
-    rows = [[*(str(v) for v in t.values.values()), score(t.validation, in_percent=t.percent)] for t in trials]
-    column = "validation %" if trials[0].percent else "validation"
-    table = terminal(f"Sweep of {label}, by {trials[0].metric}, best first", [*names, column], rows)
+    table = terminal(f"Sweep of {label}, by {trials[0].metric}, best first", *table_of(trials))
     table.rows[0].style = "bold"
     console().print(table)
 

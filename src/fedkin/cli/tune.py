@@ -14,7 +14,7 @@ from fedkin.cli import config as configs
 from fedkin.cli import flags as parsing
 from fedkin.cli import settings
 from fedkin.cli.flags import Part, UserError
-from fedkin.cli.sweep import Trial, command_again
+from fedkin.cli.sweep import Trial, command_again, table_of, write_tables
 
 ABOUT = """\
 Search the number fields of a method and the learning rate with Optuna, and choose the best by the mean over clients of
@@ -89,6 +89,8 @@ def command(words: list[str]) -> int:
         return 0
     _show(names[0], trials)
     print(f"To run it: {again}")
+    if flags.output.out is not None:
+        print(f"All trials are in tune.json, .csv and .tex in {flags.output.out}.")
     return 0
 
 
@@ -165,6 +167,7 @@ def _kept(label: str, method: Any, space: Mapping[str, Range], flags: Any) -> li
         trials = _search(label, method, space, flags, str(out / "tune.journal"))
         listed = [_listed(trial) for trial in trials]
         write_json(out / "tune.json", {"method": label, "chosen by": "validation", "trials": listed})
+        write_tables(out / "tune", trials)
     return trials
 
 
@@ -295,9 +298,7 @@ def _show(label: str, trials: list[Trial]) -> None:
     from fedkin.report.tables import score, terminal
 
     best = trials[0]
-    rows = [[*map(str, t.values.values()), score(t.validation, in_percent=t.percent)] for t in trials[:SHOWN]]
-    column = "validation %" if best.percent else "validation"
-    table = terminal(f"Best of {len(trials)} trials of {label}, by {best.metric}", [*best.values, column], rows)
+    table = terminal(f"Best of {len(trials)} trials of {label}, by {best.metric}", *table_of(trials[:SHOWN]))
     table.rows[0].style = "bold"
     console().print(table)
     unit = " %" if best.percent else ""

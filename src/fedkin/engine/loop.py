@@ -32,7 +32,7 @@ from fedkin.engine.recorder import Recorder, plain
 from fedkin.engine.round import Engine, NoReplies, RoundClients, RunContext
 from fedkin.engine.runner import RunSpec
 from fedkin.engine.serial import Serial
-from fedkin.engine.signals import stoppable
+from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
@@ -120,8 +120,11 @@ def run(
         if (result := loop.finished()) is not None:
             return result
         state, done = loop.begin(connect)
+        with interruptible():
+            loop.catch_up(state, done)
         for round in range(done + 1, options.rounds + 1):
-            state = loop.round(state, round)
+            with interruptible():
+                state = loop.round(state, round)
         return loop.finish(state)
 
 
@@ -158,11 +161,13 @@ class Loop:
         self.context: RunContext | None = None
 
     def close(self) -> None:
-        if self.context is not None:
-            self.context.engine.close()
-            self.context.recorder.history.close()
+        """End the workers, then remove what they were writing. Nobody writes to the folder after this."""
+        with contextlib.ExitStack() as stack:
             if self.keep:
-                self.checkpoint.remove_unfinished()  # an interrupted worker may have left an unfinished file
+                stack.callback(self.checkpoint.remove_unfinished)
+            if self.context is not None:
+                stack.callback(self.context.recorder.history.close)
+                stack.callback(self.context.engine.close)
 
     @property
     def folder(self) -> Path:
@@ -208,12 +213,15 @@ class Loop:
             tracker.start(self.config, done)
             for text in warnings:
                 tracker.warn(text)
-        if done == options.rounds:  # stopped after its last checkpoint, before the end
+        return state, done
+
+    def catch_up(self, state: State, done: int) -> None:
+        """Do what is missing of a run that was stopped between its last checkpoint and its end."""
+        if done == self.options.rounds:
             if not self._scheduled(done):
                 self._evaluate(state, done)
             elif self._models(done) and not models_complete(self.folder / "models"):
                 self._evaluate(state, done, record=False)
-        return state, done
 
     def round(self, state: State, round: int) -> State:
         """One round: the method's own steps, then what is measured, saved and reported."""
@@ -290,7 +298,8 @@ class Loop:
             from fedkin.engine.ray import Ray
 
             address, kind = options.ray_address, self.devices[0].partition(":")[0]
-            return Ray(self.spec, options.workers, address=address, time_limit=limit, device=kind)
+            with interruptible():  # a cluster may take a minute to start
+                return Ray(self.spec, options.workers, address=address, time_limit=limit, device=kind)
         if options.engine == "serial" or not hasattr(os, "fork"):
             return Serial(self.spec, self.devices[0])
         # one worker keeps an accelerator busy; more only help with small networks

@@ -10,7 +10,6 @@ import contextlib
 import mmap
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from torch import Tensor
 from fedkin.engine.device import check_fork, open_device
 from fedkin.engine.runner import ClientRunner, Outcome, RunSpec, Work, memory_of
 from fedkin.engine.scheduler import Line, Scheduler, WorkerDied
+from fedkin.engine.signals import forget_in_child, protected
 from fedkin.protocol import Message
 
 
@@ -100,9 +100,14 @@ class Pool(Scheduler):
         self._down = Arena()
         self._header = Header(0, (), ())
         self._workers: list[Worker] = []
-        for _ in range(workers):
-            self._workers.append(self._start(Arena(), len(self._workers)))
-            self.lines.append(Line())
+        try:
+            for _ in range(workers):
+                with protected():
+                    self._workers.append(self._start(Arena(), len(self._workers)))
+                    self.lines.append(Line())
+        except BaseException:
+            self.close()
+            raise
 
     def post(self, message: Message) -> None:
         self._down.reset()
@@ -149,8 +154,9 @@ class Pool(Scheduler):
         old = self._workers[worker]
         old.process.kill()
         old.process.join()
-        old.pipe.close()
-        self._workers[worker] = self._start(old.up, worker)
+        with protected():
+            old.pipe.close()
+            self._workers[worker] = self._start(old.up, worker)
 
     def close(self) -> None:
         for worker, line in zip(self._workers, self.lines):
@@ -202,13 +208,11 @@ def _serve(
     device: str,
 ) -> None:
     """A worker's loop."""
+    forget_in_child()
     for other in others:
         other.close()
     os.close(life[1])
     threading.Thread(target=_end_with_parent, args=(life[0],), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group: the parent ends its workers
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     runner: ClientRunner | None = None
     header = Header(0, (), ())

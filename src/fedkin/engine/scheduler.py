@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from fedkin.engine import signals
 from fedkin.engine.runner import Outcome, RunSpec, Work, failed
 from fedkin.protocol import Message
 
@@ -85,6 +86,7 @@ class Scheduler(ABC):
         self._deaths: dict[int, int] = {}
         self._outcomes: dict[int, Outcome] = {}
         while len(self._outcomes) < len(work):
+            signals.check()
             self._hand_out()
             busy = [worker for worker, line in enumerate(self.lines) if line.work]
             ready = self.wait(busy, self._patience(busy))

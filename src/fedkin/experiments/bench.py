@@ -14,6 +14,7 @@ from fedkin.experiments.declare import Setting
 from fedkin.experiments.outcome import brief
 from fedkin.methods import METHODS
 from fedkin.registry import lookup
+from fedkin.report import tables
 from fedkin.report.tables import markdown
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def _table(results: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def write(found: Board, out: Path) -> list[Path]:
-    """The leaderboard as JSON, Markdown, two figures and an interactive page."""
+    """The leaderboard as JSON, Markdown, CSV, LaTeX, two figures and an interactive page."""
     from fedkin.experiments.board_page import write_page
     from fedkin.experiments.leaderboard import critical_difference, pareto
     from fedkin.results.files import write_json
@@ -216,6 +217,10 @@ def write(found: Board, out: Path) -> list[Path]:
     made = [out / "leaderboard.json", out / "leaderboard.md"]
     write_json(made[0], {"command": "fedkin bench", "budget": BUDGET, **found.to_json()})
     made[1].write_text(text(found))
+    if found.lines:
+        for suffix, written in ((".csv", tables.csv(*found.table())), (".tex", tables.latex(*found.table()))):
+            made.append(out / f"leaderboard{suffix}")
+            made[-1].write_text(written)
     if len(found.lines) > 1:
         for name, draw in (("critical-difference", critical_difference), ("pareto", pareto)):
             made.append(out / f"leaderboard-{name}.png")

@@ -11,6 +11,7 @@ from fedkin.experiments.cells import FOLDER, Cells, Job
 from fedkin.experiments.declare import SCALES, Item
 from fedkin.experiments.outcome import VERDICTS, Outcome
 from fedkin.experiments.papers import PAPERS, find, items
+from fedkin.report import tables
 from fedkin.results.files import write_json
 
 if TYPE_CHECKING:
@@ -62,12 +63,19 @@ def store_of(cells: Path | None, scale: str, out: Path) -> Cells:
 
 
 def write(outcome: Outcome, out: Path) -> list[Path]:
-    """The outcome as JSON, Markdown and picture."""
+    """The outcome as JSON and Markdown, each of its tables as CSV and LaTeX, and its picture."""
     out.mkdir(parents=True, exist_ok=True)
     stem = out / f"{outcome.name.replace('/', '-')}-{outcome.scale}"
     made = [stem.with_suffix(".json"), stem.with_suffix(".md")]
     write_json(made[0], outcome.to_json())
     made[1].write_text(outcome.markdown())
+    several = len(outcome.item.measures) > 1
+    for measure in outcome.item.measures:
+        name = f"{stem.name}-{measure.replace(' ', '-').replace('/', '-')}" if several else stem.name
+        table = outcome.table(measure)
+        for suffix, text in ((".csv", tables.csv(*table)), (".tex", tables.latex(*table))):
+            made.append(out / f"{name}{suffix}")
+            made[-1].write_text(text)
     if outcome.item.figure is not None and outcome.runs:
         figure = outcome.item.figure(outcome)
         figure.suptitle(f"{outcome.name}, scale {outcome.scale}", x=0.01, ha="left", fontsize=9, color="0.4")

@@ -22,6 +22,7 @@ from fedkin.results.history import ALL, PARTICIPANTS, History, Record
 from fedkin.results.summary import ACCURACY
 
 REFERENCE = "local"
+REFERENCE_CLASS = "fedkin.methods.local:Local"
 USUAL = ("lr", "epochs", "batch_size", "momentum", "weight_decay")  # settings of training that are always shown
 WEIGHT_SCALE = 10_000  # mixing weights are stored as integers; this one means 1
 MATRIX_BUDGET = 800_000  # numbers in all mixing matrices of a page
@@ -124,10 +125,15 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
         "title": _title(groups),
         "headline": _headline(runs),
         "setting": _setting(first.config, first.folder),
-        "reference": next((m["name"] for m in methods if m["name"].split(",")[0] == REFERENCE), None),
+        "reference": next((name for name, members in groups.items() if _is_alone(name, members[0].config)), None),
         "federations": list(federations.values()),
         "methods": methods,
     }
+
+
+def _is_alone(name: str, config: dict[str, Any]) -> bool:
+    """Is this training alone, whatever its label is? A method of one's own may be called Local, too."""
+    return name.split(",")[0] == REFERENCE or config.get("method", {}).get("class") == REFERENCE_CLASS
 
 
 def _headline(runs: Sequence[Run]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from fedkin.data.federation import Federation
 from fedkin.engine.loop import run
-from fedkin.engine.signals import stoppable
+from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.methods import method as by_name
 from fedkin.protocol import Method
@@ -24,6 +24,9 @@ from fedkin.results.files import relabel, write_bytes, write_json
 from fedkin.results.folder import Folder, check, check_label, inside, remove_run
 from fedkin.results.sites import REFERENCE, Collected, Draws, Site, answers, gain_of
 from fedkin.task import Task
+
+# Columns of the table for papers, where they have numbers; the CSV file has all.
+PAPER = ("method", "personal", "received", "worst 10 %", "gain over local", "95 % interval", "gain/lose", "bytes/round")
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class Comparison:
     """Does the data name its clients?"""
     majority_rate: float | None = None
     """Accuracy of always predicting each client's most frequent class, mean over clients."""
+    reference: str = REFERENCE
+    """The label of training alone, which gains are measured against."""
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -109,7 +114,7 @@ class Comparison:
                     if line.gain_low is None
                     else f"{self._signed(line.gain_low)} to {self._signed(line.gain_high)}",
                     f"{line.gaining}/{line.losing}" if compared else "–",
-                    f"{line.p_value:.1g}" if line.p_value is not None else "–",
+                    f"{line.p_value:.2g}" if line.p_value is not None else "–",
                     tables.size(line.bytes_per_round),
                     tables.duration(line.simulated_seconds),
                 )
@@ -142,6 +147,26 @@ class Comparison:
         if self.sites:
             parts += [sites_tables.markdown(self).rstrip(), "\n".join(f"- {site.advice}" for site in self.sites)]
         return "\n\n".join(parts) + "\n"
+
+    def csv(self) -> str:
+        """One line for each method, in full precision."""
+        names = [field.name for field in fields(Line)]
+        rows = [{**asdict(line), "one_class": "; ".join(line.one_class)} for line in self.lines]
+        return tables.csv(["metric", *names], [[self.metric, *(row[name] for name in names)] for row in rows])
+
+    def latex(self) -> str:
+        """A table for booktabs: one line for each method, the best in bold; ± is the standard deviation over seeds."""
+        rows = self.rows
+        kept = [
+            i
+            for i, name in enumerate(self.header)
+            if name.removesuffix(" %") in PAPER or name in PAPER
+            if any(row[i] != "–" for row in rows)
+        ]
+        sign = 1 if self.higher_is_better else -1
+        best = max(sign * line.personal for line in self.lines)
+        bold = [(i, 1) for i, line in enumerate(self.lines) if sign * line.personal == best]
+        return tables.latex([self.header[i] for i in kept], [[row[i] for i in kept] for row in rows], bold)
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -189,7 +214,8 @@ def compare(
             if fresh:
                 start_over(out, methods)
         for seed in range(first_seed, first_seed + seeds):
-            federation = federations if isinstance(federations, Federation) else federations(seed)
+            with interruptible():
+                federation = federations if isinstance(federations, Federation) else federations(seed)
             seen.append(federation)
             for label, method in parsed.items():
                 folder = None if out is None else inside(out, check_label(label), f"seed-{seed}")
@@ -208,19 +234,29 @@ def compare(
                 wall[label] += time.perf_counter() - begin
                 summaries[label].append(result.summary)
                 collected[label].add(result, federation)
-        comparison = _compared(shown, collected, summaries, wall, seen, result.task, setting)
+        with interruptible():
+            comparison = _compared(shown, collected, summaries, wall, seen, result.task, setting)
         if out is not None:
             write_json(Path(out) / "comparison.json", comparison.to_json())
-            for name, content in {"md": comparison.markdown(), **_tables(comparison)}.items():
-                write_bytes(Path(out) / f"comparison.{name}", content.encode())
+            for name, content in _tables(comparison).items():
+                if content:
+                    write_bytes(Path(out) / name, content.encode())
+                else:  # of an earlier comparison in this folder
+                    (Path(out) / name).unlink(missing_ok=True)
     return comparison
 
 
 def _tables(comparison: Comparison) -> dict[str, str]:
-    """The method × client table for other programs."""
+    """Both tables as files: the methods, and each method at each client, if all seeds have the same clients."""
     from fedkin.results import sites_tables
 
-    return {"csv": sites_tables.csv(comparison), "tex": sites_tables.latex(comparison)} if comparison.sites else {}
+    return {
+        "comparison.md": comparison.markdown(),
+        "comparison.csv": comparison.csv(),
+        "comparison.tex": comparison.latex(),
+        "clients.csv": sites_tables.csv(comparison) if comparison.sites else "",
+        "clients.tex": sites_tables.latex(comparison) if comparison.sites else "",
+    }
 
 
 def _compared(
@@ -235,7 +271,8 @@ def _compared(
     """The comparison from the results of the runs; methods by their labels in tables."""
     named = {shown[label]: found for label, found in collected.items()}
     same = _same_clients(federations)
-    draws = Draws(named if same else {}, len(federations[0]), task)
+    reference = shown.get(REFERENCE, REFERENCE)
+    draws = Draws(named if same else {}, len(federations[0]), task, reference)
     lines = [
         _line(shown[label], summaries[label], found, collected.get(REFERENCE), draws, wall[label])
         for label, found in collected.items()
@@ -249,6 +286,7 @@ def _compared(
         sites=answers(named, federations, task, draws) if same else (),
         named=first.names != tuple(f"client {i}" for i in range(len(first))),
         majority_rate=float(np.mean(rates)) if rates else None,
+        reference=reference,
     )
 
 

@@ -31,10 +31,10 @@ OWN = {
         r"checkpoint/(manifest|previous)\.json",
         r"checkpoint/(server-\d{6,}|client-\d{6,}-\d{6,}-\d+)\.safetensors",
     ),
-    "comparison": (r"comparison\.(json|md|csv|tex)|report\.html",),
-    "experiment": (r"leaderboard\.(json|md)",),
-    "sweep": (r"sweep\.json",),
-    "tune": (r"tune\.(json|journal|journal\.lock)",),
+    "comparison": (r"comparison\.(json|md|csv|tex)|clients\.(csv|tex)|report\.html",),
+    "experiment": (r"leaderboard\.(json|md|csv|tex)",),
+    "sweep": (r"sweep\.(json|csv|tex)",),
+    "tune": (r"tune\.(json|csv|tex|journal|journal\.lock)",),
 }
 TEMPORARY = r"((models|checkpoint)/)?\.[0-9a-f]{16}"  # as files.write_bytes names unfinished files
 SUBFOLDERS = ("models", "checkpoint")
