@@ -360,7 +360,9 @@ class _Counter(TorchDispatchMode):
     """Counts FLOPs with torch's own formulas, as `FlopCounterMode` does, but without its import of the compiler, which
     takes as long as that of torch itself."""
 
-    flops = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
