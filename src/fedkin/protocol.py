@@ -285,6 +285,9 @@ class Method(ABC):
     needs_sgd: ClassVar[str] = ""
     """A sentence that says why the method's derivation needs plain SGD at the clients; empty if it does not. A run with
     another optimizer or with clipping says so before round 1."""
+    needs_validation: ClassVar[str] = ""
+    """What this method is without validation examples, in a sentence, where it needs them to act. A run on clients that
+    have none says so before round 1."""
     matters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """For `fedkin verify`, which changes each field and expects a different outcome: other settings that must hold for
     a field to have an effect (`{"fine_tune_epochs": {"fine_tune": True}}`) and, under its own name, the value to
@@ -403,6 +406,16 @@ def needs_plain_sgd(method: Method, training: Training) -> list[str]:
     return [
         f"{type(method).__name__} needs plain SGD: {method.needs_sgd} This does not hold with {' and '.join(other)}. "
         "Use optimizer=sgd without clip, or read the results with care."
+    ]
+
+
+def needs_validation_examples(method: Method, validation: float | None) -> list[str]:
+    """A warning if the method acts by validation examples and clients have none; None: how many is not known."""
+    if not method.needs_validation or validation != 0:
+        return []
+    return [
+        f"{type(method).__name__} needs validation examples, and there are none: {method.needs_validation} Set "
+        "validation above 0."
     ]
 
 

@@ -241,6 +241,16 @@ def test_more_clusters_than_clients_of_a_round_are_named_before_it_starts(fed):
     assert not by_round(run(FedCEDAR(clustering=False), fed, participation=0.3, rounds=1), "warning")
 
 
+def test_memory_that_nobody_needs_is_named_before_it_starts(fed):
+    """With all clients in every round `fedcedar-memory` is `fedcedar-soft` to the last digit."""
+    kept, plain = (run(f"fedcedar-{name}", fed, rounds=2) for name in ("memory", "soft"))
+    (text,) = by_round(kept, "warning")
+    assert "memory is for clients that are absent" in text
+    assert by_round(kept, "personal_loss") == by_round(plain, "personal_loss")
+    assert not by_round(run("fedcedar-memory", fed, rounds=1, participation=0.9), "warning")
+    assert not by_round(plain, "warning")
+
+
 def test_ablations_by_hand():
     answers = {0: [1.5, 0.0], 1: [2.5, 0.0], 2: [1.2, 1.6]}
     means = FedCEDAR(clusters=2, propagations=0)  # AS-2

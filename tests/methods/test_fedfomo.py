@@ -116,6 +116,18 @@ def test_losses_arrivals_and_resume(fed, tmp_path):
     np.testing.assert_allclose(method.mixing(straight.state).sum(1), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["fedfomo", "kin"])
+def test_a_run_without_validation_examples_says_what_it_is(fed, name):
+    bare = fedkin.federate("digits", clients=4, samples_per_client=30, validation=0.0, seed=3)
+    found = run(name, bare, rounds=2)
+    (text,) = [record.value for record in found.history.select("warning")]
+    assert "needs validation examples" in text
+    assert not list(run(name, fed, rounds=2).history.select("warning"))
+    if name == "fedfomo":  # what the text says
+        local, own = (r.history.values("personal_loss", round=2) for r in (run("local", bare, rounds=2), found))
+        assert local == own
+
+
 @pytest.mark.parametrize("fields", [{"downloads": 0}, {"explore": 2.0}, {"explore_decay": -1.0}])
 def test_wrong_fields_are_named(fields):
     with pytest.raises(ValueError, match=f"{next(iter(fields))}="):

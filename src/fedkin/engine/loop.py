@@ -36,7 +36,7 @@ from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
-from fedkin.protocol import Method, Server, State, Training, needs_plain_sgd
+from fedkin.protocol import Method, Server, State, Training, needs_plain_sgd, needs_validation_examples
 from fedkin.registry import qualified
 from fedkin.results import checksums
 from fedkin.results.files import StorageError, read_json, write_bytes, write_json
@@ -202,6 +202,7 @@ class Loop:
             recorder.facts()
             warnings = self.spec.method.warnings(self.presence.server(1), options.rounds)
             warnings += needs_plain_sgd(self.spec.method, self.spec.training)
+            warnings += needs_validation_examples(self.spec.method, self.spec.federation.description.get("validation"))
             for text in warnings:
                 recorder.warning(text)
         checkpoint.start(self.config)

@@ -40,6 +40,7 @@ class FedFomo(Method):
     citation = CITATION
     travels = "down: a few clients' models; up: model, weights"
     stays = "model"
+    needs_validation = "clients weigh models by these losses, so each keeps its own model: this is local training."
 
     downloads: Count = 5
     """M: number of other clients' models that a client downloads in a round."""

@@ -79,6 +79,17 @@ class Floco(Method):
             "share": fed.equal_shares(),
         }
 
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        out = []
+        if rounds < self.tau:
+            out.append(
+                f"floco: clients get their regions of the simplex after round {self.tau}; in {rounds} rounds all use "
+                "its center. Use more rounds or a smaller tau."
+            )
+        if len(fed.ids) < 2:
+            out.append("floco: a single client has nobody to be told apart from, and uses the center of the simplex.")
+        return out
+
     def select(self, state: State, fed: Server, round: int) -> Tensor:
         assigns = state["round"] + 1 >= self.tau and not state["assigned"].any()
         return fed.ids if assigns else fed.sample(round)

@@ -46,6 +46,7 @@ class Kin(Method):
     travels = "two models down; one up, and which of the two it came from"
     stays = "a private model"
     needs_classes = True
+    needs_validation = "experts are weighed on them, so all have the same weight."
 
     experts: tuple[Expert, ...] = EXPERTS
     """Which experts predict."""
