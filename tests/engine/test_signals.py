@@ -27,7 +27,7 @@ def _usual_handlers():
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_an_interruptible_block_at_once(number):
     done = []
-    with pytest.raises(Stopped) as stop, stoppable():  # noqa: PT012
+    with pytest.raises(Stopped) as stop, stoppable():
         done.append("opened")
         with interruptible():
             signal.raise_signal(number)
@@ -38,7 +38,7 @@ def test_a_signal_ends_an_interruptible_block_at_once(number):
 
 def test_a_signal_waits_while_a_run_is_opened():
     done = []
-    with pytest.raises(Stopped), stoppable():  # noqa: PT012
+    with pytest.raises(Stopped), stoppable():
         signal.raise_signal(signal.SIGTERM)
         done.append("opened")
         with interruptible():
@@ -76,7 +76,7 @@ def test_closing_is_not_disturbed():
 
 def test_what_is_protected_inside_a_round_is_finished():
     done = []
-    with pytest.raises(Stopped), stoppable(), interruptible():  # noqa: PT012
+    with pytest.raises(Stopped), stoppable(), interruptible():
         with protected():
             signal.raise_signal(signal.SIGINT)
             done.append("a worker was started and is known")
@@ -86,7 +86,7 @@ def test_what_is_protected_inside_a_round_is_finished():
 
 def test_a_stop_that_was_swallowed_is_raised_again():
     """Python drops what is raised inside a destructor."""
-    with pytest.raises(Stopped), stoppable():  # noqa: PT012
+    with pytest.raises(Stopped), stoppable():
         with interruptible(), pytest.raises(Stopped):
             signal.raise_signal(signal.SIGTERM)
         with interruptible():
@@ -96,7 +96,7 @@ def test_a_stop_that_was_swallowed_is_raised_again():
 def test_a_run_inside_a_comparison():
     """The signal that came while a run was closed stops the comparison after it, once."""
     done = []
-    with pytest.raises(Stopped), stoppable(), interruptible():  # noqa: PT012
+    with pytest.raises(Stopped), stoppable(), interruptible():
         with stoppable():
             signal.raise_signal(signal.SIGHUP)
             done.append("first run closed")

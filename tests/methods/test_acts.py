@@ -42,7 +42,7 @@ def outcome(name: str) -> Outcome:
         result.history.values("personal_loss", round=ROUNDS),
         (result.summary["bytes_down"], result.summary["bytes_up"]),
         [record.value for record in result.history.select("warning")],
-        {row.metric: record.value for record in result.history.records if row.client is None and row.round},
+        {record.metric: record.value for record in result.history.records if record.client is None and record.round},
     )
 
 

@@ -48,15 +48,15 @@ def stream(
     epochs: int | None = None,
     steps: int | None = None,
     first_epoch: int = 0,
-    rows: Examples | None = None,
+    examples: Examples | None = None,
 ) -> Iterator[Examples]:
     """The batches of `epochs` epochs (None: the run's), or `steps` batches, out of as many epochs as that takes."""
     if steps is not None:
-        endless = chain.from_iterable(batches(client, epoch=epoch, rows=rows) for epoch in count(first_epoch))
+        endless = chain.from_iterable(batches(client, epoch=epoch, examples=examples) for epoch in count(first_epoch))
         yield from islice(endless, steps)
         return
     for epoch in range(first_epoch, first_epoch + (client.training.epochs if epochs is None else epochs)):
-        yield from batches(client, epoch=epoch, rows=rows)
+        yield from batches(client, epoch=epoch, examples=examples)
 
 
 def sgd(
@@ -140,8 +140,8 @@ def _gradients(
     net, data = client.net, client.data
     if whole:
         # such a network flattens its inputs; images with the channels innermost are copied for that
-        rows = None if client.training.augment != "none" else Examples(data.x.flatten(1), data.y)
-        for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch, rows=rows):
+        examples = None if client.training.augment != "none" else Examples(data.x.flatten(1), data.y)
+        for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch, examples=examples):
             yield [net.closed_gradient(x, y)]
         return
     if not isinstance(data, PrivateData):
