@@ -309,6 +309,12 @@ class Method(ABC):
         continuing the array of the same shape that the client was sent."""
         return ()
 
+    @property
+    def averages(self) -> str:
+        """`size` or `equal` if the merge uses nothing of the replies but their mean with these weights (as in
+        `Replies.weights_by`): then a server can do without seeing single replies (`run.secure` in docs/privacy.md)."""
+        return ""
+
     # ---- server
     @abstractmethod
     def init(self, fed: Server) -> State:

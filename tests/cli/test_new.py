@@ -52,7 +52,7 @@ def test_the_test_that_is_written_can_fail(call, tmp_path, monkeypatch):
         (["model", "x"], "given: model x"),
         (["method", "9lives"], "cannot be a Python module"),
         (["method", "class"], "cannot be a Python module"),
-        (["method", "lg-fedavg"], "is a method of fedkin already"),
+        (["method", "lg-fedavg"], "is already a method of fedkin"),
         (["method", "torch"], "is the name of an installed Python module"),
         (["method", "mine"], "Already there: mine.py"),
     ],

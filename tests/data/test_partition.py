@@ -232,7 +232,7 @@ def test_primary_secondary_bounds_are_the_users():
     [
         ((), np.arange(100) % 2, "at least 3 classes; the data has 2"),
         ((0.6, 0.4), np.arange(100) % 5, "bounds must be ordered"),
-        ((0.4, 0.8, 0.2, 0.4), np.arange(100) % 5, "must not add to more than 1"),
+        ((0.4, 0.8, 0.2, 0.4), np.arange(100) % 5, "must not add up to more than 1"),
         ((-0.1, 0.4), np.arange(100) % 5, "bounds must be ordered"),
         ((), np.repeat(np.arange(5), [1, 30, 30, 30, 30]), "use fewer clients"),
     ],

@@ -111,7 +111,7 @@ def test_keys_fit_each_other_and_are_private(tmp_path):
     for path in (tmp_path / "new").rglob("*"):
         assert path.is_dir() or b"PRIVATE KEY" not in path.read_bytes(), f"{path} would go to all machines"
     before = (hidden / "north").read_bytes()
-    with pytest.raises(ValueError, match="there already"):
+    with pytest.raises(ValueError, match="already exists"):
         keys(Keys(tmp_path / "new"))
     assert (hidden / "north").read_bytes() == before
 

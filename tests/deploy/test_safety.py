@@ -273,9 +273,9 @@ def test_an_error_of_another_library_does_not_leave_the_site(config):
 
 
 def test_fedkins_own_errors_arrive_whole(config):
-    with pytest.raises(ValueError, match="must say its data") as caught:
+    with pytest.raises(ValueError, match="must set data") as caught:
         SiteConfig.read({"name": "west"})
-    assert "must say its data" in unable("west", caught.value).error
+    assert "must set data" in unable("west", caught.value).error
 
 
 def test_labels_out_of_range_do_not_leave_the_site(tmp_path):
@@ -305,7 +305,7 @@ def test_check_says_what_would_be_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('name = "west"', "must say its data"),
+        ('name = "west"', "must set data"),
         ('name = "west"\ndata = "/nowhere/x.csv"\nstate = "/tmp/s"', "There is no .npz or .csv file"),
         ('name = "west"\ndata = "digits"\nstate = "/tmp/s"\nprivacy = "much"', "privacy='much'"),
         ('name = "west"\ndata = "digits"\nstate = "/dev/null/state"', "is not writable"),

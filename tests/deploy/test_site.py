@@ -222,7 +222,7 @@ def test_a_bad_site_file_says_what_is_wrong(tmp_path, change, word):
 
 
 def test_an_empty_site_file_says_what_is_missing():
-    with pytest.raises(ValueError, match=r"must say its name: start the supernode with --node-config"):
+    with pytest.raises(ValueError, match=r"must set name: start the supernode with --node-config"):
         SiteConfig.read({})
 
 

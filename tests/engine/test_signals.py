@@ -1,3 +1,4 @@
+# ruff: noqa: PT012, a signal needs the whole block
 """When a signal stops what is being done, and when it waits."""
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def test_a_stop_while_workers_write(start, tmp_path):
         process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), err  # they come in any order
-    assert "Stopped. The same command with the same --out goes on from the last checkpoint." in err
+    assert "Stopped. The same command with the same --out resumes from the last checkpoint." in err
     assert "Traceback" not in err
     wait_until_gone(workers)
     assert not unfinished(tmp_path / "run")

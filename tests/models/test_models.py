@@ -266,6 +266,20 @@ def test_dense_gradients_equal_autograd(hidden, examples):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
 
 
+def test_dense_gradients_of_one_function_for_batches_of_all_sizes(monkeypatch):
+    """Memory is shared between batch sizes, grows, and the weights move on."""
+    monkeypatch.setattr("fedkin.models.mlp.MOST_PLANS", 3)
+    net = build(lambda: Dense((2, 3), (7, 5), 4), 0)
+    slopes = net.gradient_function([torch.empty_like(p) for p in net.parameters()])
+    for examples in (3, 1, 3, 9, 3, 2, 4, 5, 9, 12, 3):
+        x, y = torch.randn(examples, 2, 3), torch.randint(0, 4, (examples,))
+        expected = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
+        for a, b in zip(slopes(x, y), expected):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+        for parameter, slope in zip(net.parameters(), expected):
+            parameter.data.sub_(slope)
+
+
 def textbook(net: Convolutional, x: Tensor) -> Tensor:
     """Convolution, ReLU, then the pool; nothing in place."""
     layers = dict(net.named_children())

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fedkin.report import page, read
+from fedkin.report import compact, page, read
 from fedkin.results.history import History
 from tests.report.conftest import METHODS
 
@@ -66,8 +66,8 @@ def test_mixing_is_unpacked_to_what_was_written(comparison, data, start):
         for name, matrix in parts.items():
             for single in name.split(", "):
                 kept = packed["matrices"][frame["parts"][single]]
-                shown = [[w / read.WEIGHT_SCALE for w in kept["rows"][k]] for k in kept["of"]]
-                assert shown == [pytest.approx(line, abs=0.6 / read.WEIGHT_SCALE) for line in matrix]
+                shown = [[w / compact.WEIGHT_SCALE for w in kept["rows"][k]] for k in kept["of"]]
+                assert shown == [pytest.approx(line, abs=0.6 / compact.WEIGHT_SCALE) for line in matrix]
 
 
 def test_what_methods_report_is_there(data):
@@ -124,11 +124,11 @@ def test_a_run_that_goes_on_shows_where_it_is(comparison, tmp_path):
 
 def test_large_histories_are_thinned_and_keep_the_first_and_the_last():
     frames = [(round, [[1.0] * 10] * 10) for round in range(1, 101)]
-    kept = read._thinned(frames, lambda value: 100, 2000)
+    kept = compact.thinned(frames, lambda value: 100, 2000)
     assert len(kept) == 20
     assert (kept[0][0], kept[-1][0]) == (1, 100)
-    assert read._thinned(frames, lambda value: 1, 100) == frames
-    assert [r for r, _ in read._thinned(frames, lambda value: 10**9, 1)] == [1, 100]
+    assert compact.thinned(frames, lambda value: 1, 100) == frames
+    assert [r for r, _ in compact.thinned(frames, lambda value: 10**9, 1)] == [1, 100]
 
 
 def test_folders_without_a_run_are_refused(tmp_path):

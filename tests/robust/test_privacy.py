@@ -126,7 +126,7 @@ def test_a_loss_of_the_methods_own_is_refused(fed):
     net = Network(maker(resolve("mlp_small", "digits"), fed.shape, 10, 0, {})(0), fed.example)
     hidden = PrivateData(fed.data(0, with_test=False), privacy("example:clip=1,noise=1"), 8, torch.Generator())
     client = Client({}, hidden, 0, net, Training())
-    with pytest.raises(PermissionError, match="loss of its own"):
+    with pytest.raises(PermissionError, match="has its own loss"):
         sgd(client, net.initial, loss=lambda net, x, y: net(x).sum())
 
 

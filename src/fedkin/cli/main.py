@@ -103,6 +103,6 @@ def _help() -> str:
         lines += [f"{heading}:", *(f"  {usage:24} {about}" for usage, about in commands.items()), ""]
     lines += [
         "A method's fields follow its name: fedkin compare local fedprox,mu=0.1",
-        "fedkin COMMAND --help says more. Set FEDKIN_TRACEBACK=1 to see the traceback of an error.",
+        "fedkin COMMAND --help says more. FEDKIN_TRACEBACK=1 shows full tracebacks.",
     ]
     return "\n".join(lines) + "\n"

@@ -58,37 +58,38 @@ class Trial:
         return -self.validation if self.higher_is_better else self.validation
 
 
-def command(words: list[str]) -> int:
+def parse_search(words: list[str], own: Part, about: str) -> tuple[str, configs.Config, Any]:
+    """Parse a command that searches settings of one METHOD, and is called like its own flags: `sweep` or `tune`."""
     names, rest = parsing.split_words(words)
     config = configs.read(rest)
     names = names or list(config.methods)
     if len(names) != 1 and not parsing.wants_help(rest):
-        raise UserError(f"sweep takes one METHOD before the flags; given: {' '.join(names) or 'none'}.")
-    flags, extra = parsing.parse(
-        rest,
-        [Part("sweep", SweepFlags(), "grid"), *settings.parts(rest, config)],
-        "fedkin sweep METHOD",
-        ABOUT,
-        config.values,
-    )
+        raise UserError(f"{own.name} takes one METHOD before the flags; given: {' '.join(names) or 'none'}.")
+    parts = [own, *settings.parts(rest, config)]
+    flags, extra = parsing.parse(rest, parts, f"fedkin {own.name} METHOD", about, config.values)
     if extra:
         raise UserError(f"'{extra[0]}' is not expected here: METHOD comes first, then flags with their values.")
+    if not flags.data.validation > 0:
+        raise UserError(f"{own.name} chooses on validation examples: give --validation a value above 0.")
+    return names[0], config, flags
+
+
+def command(words: list[str]) -> int:
+    label, config, flags = parse_search(words, Part("sweep", SweepFlags(), "grid"), ABOUT)
     if not flags.sweep.grid:
         raise UserError("sweep needs at least one --grid, such as --grid lr=0.01,0.05")
-    if not flags.data.validation > 0:
-        raise UserError("sweep chooses on validation examples: give --validation a value above 0.")
     if flags.sweep.seeds < 1:
         raise UserError(f"--seeds {flags.sweep.seeds}: at least one seed is needed.")
-    plans = _plans(names[0], config, flags)
-    trials = sorted(_kept_trials(names[0], plans, flags), key=lambda trial: trial.rank)
+    plans = _plans(label, config, flags)
+    trials = sorted(_kept_trials(label, plans, flags), key=lambda trial: trial.rank)
     best = trials[0]
-    again = command_again(names[0], best, rest, {"grid"})
+    again = command_again(label, best, parsing.split_words(words)[1], {"grid"})
     if flags.output.json:
         print(json.dumps({"best": asdict(best), "command": again, "trials": _plain(trials)}, indent=2))
         return 0
     from fedkin.report.tables import score
 
-    _show(names[0], trials)
+    _show(label, trials)
     chosen = ", ".join(f"{k}={v}" for k, v in best.values.items())
     unit = " %" if best.percent else ""
     print(f"Best on validation: {chosen}. Its test {best.metric}: {score(best.test, in_percent=best.percent)}{unit}.")

@@ -14,7 +14,7 @@ from fedkin.cli import config as configs
 from fedkin.cli import flags as parsing
 from fedkin.cli import settings
 from fedkin.cli.flags import Part, UserError
-from fedkin.cli.sweep import Trial, command_again, table_of, write_tables
+from fedkin.cli.sweep import Trial, command_again, parse_search, table_of, write_tables
 
 ABOUT = """\
 Search the number fields of a method and the learning rate with Optuna, and choose the best by the mean over clients of
@@ -59,35 +59,20 @@ class Range:
 
 
 def command(words: list[str]) -> int:
-    names, rest = parsing.split_words(words)
-    config = configs.read(rest)
-    names = names or list(config.methods)
-    if len(names) != 1 and not parsing.wants_help(rest):
-        raise UserError(f"tune takes one METHOD before the flags; given: {' '.join(names) or 'none'}.")
-    flags, extra = parsing.parse(
-        rest,
-        [Part("tune", TuneFlags(), "search"), *settings.parts(rest, config)],
-        "fedkin tune METHOD",
-        ABOUT,
-        config.values,
-    )
-    if extra:
-        raise UserError(f"'{extra[0]}' is not expected here: METHOD comes first, then flags with their values.")
+    label, config, flags = parse_search(words, Part("tune", TuneFlags(), "search"), ABOUT)
     for flag, value in (("budget", flags.tune.budget), ("seeds", flags.tune.seeds)):
         if value < 1:
             raise UserError(f"--{flag} {value} must be at least 1.")
-    if not flags.data.validation > 0:
-        raise UserError("tune chooses on validation examples: give --validation a value above 0.")
-    method = _method(names[0], config)
+    method = _method(label, config)
     space = search_space(method, flags.training, flags.tune.fields)
-    trials = _kept(names[0], method, space, flags)
+    trials = _kept(label, method, space, flags)
     best = trials[0]
-    again = command_again(names[0], best, rest, {"budget", "fields"})
+    again = command_again(label, best, parsing.split_words(words)[1], {"budget", "fields"})
     if flags.output.json:
         listed = [_listed(trial) for trial in trials]
         print(json.dumps({"best": asdict(best), "command": again, "trials": listed}, indent=2))
         return 0
-    _show(names[0], trials)
+    _show(label, trials)
     print(f"To run it: {again}")
     if flags.output.out is not None:
         print(f"All trials are in tune.json, .csv and .tex in {flags.output.out}.")

@@ -17,7 +17,7 @@ OTHER_EPOCHS = 1 << 20  # epochs counted from here have batches that are indepen
 def slope(net: Network, parameters: Tensor, examples: Examples, loss: Loss | None = None) -> Tensor:
     """Flat gradient of the loss on a batch at these flat parameters, which stay loaded."""
     net.trainable.copy_(parameters)
-    return torch.cat([g.reshape(-1) for g in net.gradients(examples.x, examples.y, loss, net.parameters)])
+    return net.gradient_vector(examples.x, examples.y, loss)
 
 
 def descent(client: Client, lr: float | None = None) -> Step:

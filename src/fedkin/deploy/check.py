@@ -24,7 +24,7 @@ def check(path: Path) -> list[str]:
     info = decode_info(encode_info(introduce(config)))  # the server's own checks
     limits = [
         f"{name} {value}"
-        for name in ("functions", "max_requests", "max_rounds", "max_bytes", "allow", "privacy")
+        for name in ("functions", "max_requests", "max_rounds", "max_bytes", "allow", "privacy", "secure")
         if (value := getattr(config, name))
     ]
     return [

@@ -48,6 +48,8 @@ class Plan:
     """A site that claims more training examples is refused: they are its weight in averages."""
     max_classes: int
     """A site that claims more classes is refused."""
+    secure: bool
+    """Secure aggregation: the server learns the mean of the replies, and no reply by itself."""
 
 
 def read(config: Mapping[str, Any]) -> Plan:
@@ -76,7 +78,7 @@ def read(config: Mapping[str, Any]) -> Plan:
     out = str(_taken(of_run, "out", "run.out", "the server's folder for this run"))
     if not Path(out).is_absolute():
         raise ValueError(f"run.out='{out}' must be an absolute path: Flower chooses where the server's process runs.")
-    usual = {"wait": 300.0, "bind_keys": False, "fit": "", **LIMITS}
+    usual = {"wait": 300.0, "bind_keys": False, "fit": "", "secure": False, **LIMITS}
     own = {**usual, **_typed({k: of_run.pop(k) for k in usual if k in of_run}, usual, "run")}
     if own["fit"] not in ("", "each", "sites"):
         raise ValueError(f"run.fit='{own['fit']}' must be each, sites, or empty: no statistics are shared.")
@@ -85,6 +87,16 @@ def read(config: Mapping[str, Any]) -> Plan:
             raise ValueError(f"run.{name}={own[name]} must be at least 1.")
     given = _typed(of_run, {k: v for k, v in _defaults(Options()).items() if k in RUN}, "run")
     options, training = settled(Options(), training, {"time_limit": TIME_LIMIT, "checkpoint_every": 1, **given})
+    if own["secure"]:
+        from fedkin.deploy.secure import FEWEST, refuse
+
+        refuse(made)
+        if options.defend:
+            raise ValueError(
+                f"run.defend='{options.defend}' judges single replies, which run.secure hides: choose one."
+            )
+        if len(names) < FEWEST:
+            raise ValueError(f"run.secure=true needs at least {FEWEST} clients; run.clients names {len(names)}.")
     if not options.time_limit:
         raise ValueError("run.time_limit=0 would wait forever for a site that is gone: give seconds.")
     return Plan(
@@ -103,6 +115,7 @@ def read(config: Mapping[str, Any]) -> Plan:
         fit=own["fit"],
         max_examples=own["max_examples"],
         max_classes=own["max_classes"],
+        secure=own["secure"],
     )
 
 

@@ -83,6 +83,7 @@ def _config(given: Init, folder: Path) -> dict[str, dict[str, Any]]:
             "wait": 300.0,
             "bind_keys": False,
             "fit": "",
+            "secure": False,
             **LIMITS,
             **options,
             **changed,
@@ -173,6 +174,7 @@ part = {part}
 # Limits of this site, if you want any:
 # functions = "local"  # client functions that may be called; max_requests, max_rounds, max_bytes = 0 (no limit)
 # privacy = "client:clip=1,noise=1.1"  # noise on everything that leaves, whatever the run says
+# secure = true  # replies leave this site under secure aggregation only
 """
 
 

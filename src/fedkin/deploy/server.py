@@ -33,8 +33,12 @@ from fedkin.deploy.codec import (
 )
 from fedkin.deploy.directory import Node, NodeDirectory, pull, push, reason
 from fedkin.deploy.plan import Plan, read
+from fedkin.deploy.secure import FEWEST, OVER, Secure, SecureSum, as_mean, flat, kinds_of, shapes_of
+from fedkin.deploy.secure import decode as decode_secure
+from fedkin.deploy.secure import encode as encode_secure
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.loop import run
+from fedkin.engine.round import NoReplies
 from fedkin.engine.runner import Evaluation, Outcome, RunSpec, Task, Work
 from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Data, Examples, Message
@@ -74,7 +78,7 @@ def serve(grid: Grid, plan: Plan) -> Run:
     _check_infos(infos, plan, absent)
     sites = {name: {"card": info._asdict(), "key": directory.keys.get(name, b"").hex()} for name, info in infos.items()}
     write_json(out / "sites.json", sites, durable=True)
-    remote = RemoteFederation(tuple(infos[name] for name in plan.clients))
+    remote = RemoteFederation(tuple(infos[name] for name in plan.clients), plan.secure)
     name = _name(out)
     return run(
         plan.method,
@@ -89,7 +93,7 @@ def serve(grid: Grid, plan: Plan) -> Run:
         options=plan.options,
         trackers=[Lines()],
         connect=lambda spec, checkpoint: Deployment(
-            grid, directory, spec, checkpoint, name, plan.options.time_limit, prepared
+            grid, directory, spec, checkpoint, name, plan.options.time_limit, prepared, plan.secure
         ),
     )
 
@@ -152,6 +156,8 @@ class RemoteFederation:
     """The clients as the server knows them: their examples are elsewhere."""
 
     infos: tuple[SiteInfo, ...]
+    secure: bool = False
+    """The server sees the mean of their replies alone."""
 
     def __post_init__(self) -> None:
         shapes = {info.shape for info in self.infos}
@@ -171,7 +177,8 @@ class RemoteFederation:
     @property
     def description(self) -> dict[str, Any]:
         kinds = {info.data for info in self.infos}
-        return {"engine": "flower", "data": kinds.pop() if len(kinds) == 1 else "own", "clients": len(self)}
+        about = {"engine": "flower", "data": kinds.pop() if len(kinds) == 1 else "own", "clients": len(self)}
+        return about | ({"secure": True} if self.secure else {})
 
     @property
     def classes(self) -> int:
@@ -237,6 +244,8 @@ class Ask:
     """A node that Flower considers gone, and until when it is not asked: Flower still lists it for a while."""
     notes: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
+    told: Secure | None = None
+    """The site's part in a stage of a secure sum."""
 
     def again(self, why: str) -> None:
         self.notes.append(f"asked again: {why}")
@@ -256,15 +265,22 @@ class Deployment:
         name: str,
         time_limit: float,
         preprocessing: str = "",
+        secure: bool = False,
     ) -> None:
-        self._preprocessing = preprocessing
+        self._preprocessing, self._secure = preprocessing, secure
         self._grid, self._directory, self._spec, self._book = grid, directory, spec, checkpoint
         self._name, self._limit = name, time_limit
         # reported once, with the first task: an interruption is part of a run's history
         self._news = [f"the server was started again after round {checkpoint.done}"] if checkpoint.done else []
 
     def run(self, tasks: Sequence[Work], message: Message) -> list[Outcome]:
-        asks = [Ask(task, self._spec.federation.names[task.client], self._letter(task, message)) for task in tasks]
+        if self._secure and all(isinstance(task, Task) for task in tasks):
+            return self._sum(tasks, message)
+        names = self._spec.federation.names
+        asks = [Ask(task, names[task.client], self._letter(task, message)) for task in tasks]
+        return self._exchange(asks)
+
+    def _exchange(self, asks: list[Ask]) -> list[Outcome]:
         for ask in asks:
             ask.notes += self._news
         self._news = []
@@ -286,6 +302,57 @@ class Deployment:
             if not replies:
                 time.sleep(PAUSE)
         return [self._outcome(ask) for ask in asks]
+
+    def _sum(self, tasks: Sequence[Work], message: Message) -> list[Outcome]:
+        """The mean of all replies, as everybody's reply: a method that needs their mean alone makes the same of it.
+
+        Those who are lost on the way are missing from it. Raises NoReplies if too few are left to open the sum."""
+        names = {self._spec.federation.names[task.client]: task for task in tasks}
+        outcomes: dict[str, Outcome] = {}
+        total = SecureSum(names, secrets.token_hex(8))
+
+        def stage(wanted: Mapping[str, Secure], message: Message) -> dict[str, Ask]:
+            """Ask for one stage. Returns those that answered; why the others did not is in `outcomes`."""
+            asks = []
+            for name, secure in wanted.items():
+                letter = self._letter(names[name], message)
+                letter["secure"] = encode_secure(secure)
+                asks.append(Ask(names[name], name, letter))
+            for ask, outcome in zip(asks, self._exchange(asks)):
+                before = outcomes.get(ask.name, outcome)
+                outcomes[ask.name] = outcome._replace(notes=(*before.notes, *outcome.notes))
+                if before.body:  # of the stage in which it worked
+                    outcomes[ask.name] = before._replace(error=outcome.error, notes=outcomes[ask.name].notes)
+            return {ask.name: ask for ask in asks if not outcomes[ask.name].error and ask.told is not None}
+
+        def told(asks: Mapping[str, Ask]) -> dict[str, Secure]:
+            return {name: ask.told for name, ask in asks.items() if ask.told is not None}
+
+        nothing, sent = Message(), dict[str, Ask]()
+        keys = told(stage(total.keys(names), nothing))
+        if not keys and not any(OVER in outcome.error for outcome in outcomes.values()):
+            return [outcomes[name] for name in names]  # all failed, and none because of an earlier sum
+        try:
+            shares = told(stage(total.shares(keys), nothing)) if len(keys) >= FEWEST else {}
+            sent = stage(total.masked(shares), message) if len(shares) >= FEWEST else {}
+            if len(sent) < FEWEST:
+                raise Malformed(f"{len(sent)} sites sent their part; at least {FEWEST} are needed")
+            bodies = {name: outcomes[name].body for name in sent}
+            layouts = {name: (kinds_of(secure), shapes_of(bodies[name])) for name, secure in told(sent).items()}
+            kinds, shapes = next(iter(layouts.values()))
+            if odd := [name for name, layout in layouts.items() if layout != (kinds, shapes)]:
+                raise Malformed(f"{', '.join(odd)} replied with other shapes than the others")
+            opened = stage(total.open(sent), nothing)
+            mean = as_mean(total.total({name: flat(b) for name, b in bodies.items()}, told(opened)), shapes, kinds)
+        except Malformed as error:
+            _say(f"round {tasks[0].round}: no secure sum: {error}")
+            for text in filter(None, (outcome.error for outcome in outcomes.values())):
+                _say(text)
+            raise NoReplies from error
+        for name, outcome in outcomes.items():
+            absent = outcome.error or f"client {name} took no part in the sum"
+            outcomes[name] = outcome._replace(body=mean if name in sent else (), error="" if name in sent else absent)
+        return [outcomes[name] for name in names]
 
     def close(self) -> None:
         pass
@@ -346,6 +413,7 @@ class Deployment:
             return
         try:
             answer, body, scores = decode_answer(reply.content, self._spec.task)
+            ask.told = decode_secure(reply.content)
             if answer.client != ask.name:
                 raise Malformed(f"the answer is from '{answer.client}'")
         except Malformed as error:

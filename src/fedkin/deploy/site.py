@@ -32,6 +32,9 @@ from fedkin.data.federation import Federation, federate, site_statistics
 from fedkin.data.preprocess import Fit, Preprocessing
 from fedkin.deploy.codec import MOST_TEXT, Answer, Malformed, Request, SiteInfo, decode_request, encode_answer
 from fedkin.deploy.plan import NAME, Plan, read
+from fedkin.deploy.secure import Secure, SecureSite, exchange_of
+from fedkin.deploy.secure import decode as decode_secure
+from fedkin.deploy.secure import encode as encode_secure
 from fedkin.engine.costs import nbytes
 from fedkin.engine.device import names as device_names
 from fedkin.engine.device import open_device
@@ -103,6 +106,8 @@ class SiteConfig:
     """Maximum number of bytes of a reply; 0: no limit."""
     privacy: str = ""
     """Differential privacy of what leaves this site, such as client:clip=1,noise=1.1; empty: what the run says."""
+    secure: bool = False
+    """Replies leave this site under secure aggregation only: a run without it is refused."""
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> SiteConfig:
@@ -202,21 +207,52 @@ def answer(config: SiteConfig, run_config: Mapping[str, Any], record: RecordDict
     request: Request | None = None
     sent, scores = Message(), dict[str, float]()
     body: tuple[Tensor, ...] = ()
+    secure: Secure | None = None
     with _private_files():
         try:
             permit(config, run_config)
             request, sent = decode_request(record)
             _within_limits(config, request)
-            made, outcome = perform(config, read(run_config), request, sent)
-            if outcome.trace:
-                print(outcome.trace)  # in the site's own log; the server learns less
-            body, scores = outcome.body, outcome.scores
+            plan, asked = read(run_config), decode_secure(record)
+            _check(config, plan, request)
+            if request.function and (plan.secure or config.secure) != (asked is not None):
+                raise Malformed("this site's replies leave it under secure aggregation only (run.secure=true).")
+            if asked is None:
+                made, outcome = perform(config, plan, request, sent)
+                body, scores = outcome.body, outcome.scores
+            else:
+                made, body, scores, secure = _sum(config, plan, request, sent, asked)
             if config.max_bytes and nbytes(body) > config.max_bytes:
                 raise Malformed(f"the reply has {nbytes(body)} bytes; this site sends at most {config.max_bytes}.")
         except Exception as error:
-            made, body, scores = refused(config, error), (), {}
+            made, body, scores, secure = refused(config, error), (), {}, None
         _log(config, request, nbytes((*sent.shared, *sent.own)), nbytes(body), made.error)
-    return encode_answer(made, body, scores)
+    answered = encode_answer(made, body, scores)
+    if secure is not None:
+        answered["secure"] = encode_secure(secure)
+    return answered
+
+
+def _sum(
+    config: SiteConfig, plan: Plan, request: Request, sent: Message, asked: Secure
+) -> tuple[Answer, tuple[Tensor, ...], dict[str, float], Secure | None]:
+    """One stage of a secure sum. Only the stage `masked` does the work, and what leaves the site then is masked."""
+    place = Path(config.state) / request.run / config.name
+    part = SecureSite(place, config.name, request.round, exchange_of(request.new_state), asked)
+    made = Answer(config.name, False, 0.0, 0.0, "", "", "")
+    if asked.stage == "keys":
+        return made, (), {}, part.keys()
+    if asked.stage == "shares":
+        return made, (), {}, part.shares()
+    if asked.stage == "open":
+        return made, (), {}, part.open()
+    part.accept()
+    made, outcome = perform(config, plan, request, sent)
+    if made.error:
+        return made, (), {}, None
+    weight = len(config.load(request.preprocessing).splits[0].train) if plan.method.averages == "size" else 1
+    secure, body = part.masked(outcome.body, weight)
+    return made, body, outcome.scores, secure
 
 
 def permit(config: SiteConfig, run_config: Mapping[str, Any]) -> None:
@@ -273,6 +309,8 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
         work = Evaluation(request.round - 1, 0, request.number, before, folder if request.models else None)
     device = open_device(device_names(config.device)[0])
     outcome = ClientRunner(spec, config.threads, device).perform(work, message)
+    if outcome.trace:
+        print(outcome.trace)  # in the site's own log; the server is told less
     if outcome.unmeasured:
         notes.append(f"could not be measured: {outcome.unmeasured}")
     if outcome.has_state and new_state is not None:

@@ -41,10 +41,13 @@ class Workspace:
         if _structure(self.net) != self._built or self._mark() != self._frozen_mark:
             self._build()  # with its own frozen values: the shared ones may have been changed
         for parameter, gradient in self._gradients:
-            parameter.requires_grad_(gradient)
-            parameter.grad = None
+            if parameter.requires_grad != gradient:
+                parameter.requires_grad_(gradient)
+            if parameter.grad is not None:
+                parameter.grad = None
         for part, training in self._modes:
-            part.training = training
+            if part.training != training:  # to assign it takes longer than to look
+                part.training = training
         self.net.initial.copy_(self._initial)
         self.net.load(self._initial)
         self.net.cost = 0.0
@@ -53,8 +56,7 @@ class Workspace:
     def apart(self, value: Any) -> Any:
         """The same value, with copies of tensors that are stored in the network, which its next use would change."""
         if isinstance(value, torch.Tensor):
-            inside = value.untyped_storage().data_ptr() == self.net.flat.untyped_storage().data_ptr()
-            return value.clone() if inside else value
+            return value.clone() if self.net.holds(value) else value
         if isinstance(value, dict):
             return {k: self.apart(v) for k, v in value.items()}
         if isinstance(value, tuple):

@@ -30,7 +30,8 @@ VARIANTS = ("fedavg-ft", "kin-lite")
 """Named variants that are ranked beside the methods. The others are ablations and other readings of a method that is
 already ranked: they would only push the rest down. `--methods` accepts any of them."""
 FIRST = (
-    "local", "fedavg", "fedavg-ft", "fedcedar", "pflic", "pfedgat", "dcpfl", "knnper", "kin", "kin-lite", "ditto", "fedper",
+    "local", "fedavg", "fedavg-ft", "fedcedar", "pflic", "pfedgat", "dcpfl", "knnper", "kin", "kin-lite", "ditto",
+    "fedper",
 )  # fmt: skip
 """Run on every track before the others. A track counts once it has all of these, so that a leaderboard is useful long
 before every method has been run everywhere."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkin.maths.fairness import tenth
 from fedkin.report.tables import percent, size
 from fedkin.results.verdict import MARGIN, judge
 
@@ -42,8 +43,7 @@ class Entry:
     @property
     def worst_decile(self) -> float:
         """Mean accuracy of the worst-served tenth of the clients, over seeds."""
-        count = max(1, round(self.accuracy.shape[1] / 10))
-        return float(np.nanmean(np.sort(self.accuracy, axis=1)[:, :count]))
+        return float(np.nanmean(np.sort(self.accuracy, axis=1)[:, : tenth(self.accuracy.shape[1])]))
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ class Ditto(Method):
     weighting: Literal["size", "equal"] = "size"
     """Weights in the global mean. size: by n_k, as in FedAvg. equal: all alike, as in the authors' code."""
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 

@@ -54,6 +54,10 @@ class FedAH(Method):
 
     matters = {"weight_lr": {"weight_lr": 50.0}}  # a head changes little in four rounds
 
+    @property
+    def averages(self) -> str:
+        return "size"
+
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 

@@ -47,6 +47,10 @@ class FedBABU(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights in the mean of the bodies. equal: all alike, as in the authors' code. size: by n_k."""
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     def init(self, fed: Server) -> State:
         if not bool((fed.layout.body < fed.layout.parameters).any()):
             raise ValueError(

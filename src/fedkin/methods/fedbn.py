@@ -57,6 +57,10 @@ class FedBN(Method):
     # the field matters only for a model with batch norm
     matters = {"newcomers": {"settings": {"participation": 0.3, "model": _small, "model_options": {}}}}
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 

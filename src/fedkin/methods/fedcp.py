@@ -59,6 +59,10 @@ class FedCP(Method):
     gumbel: bool = False
     """Draw Gumbel noise in the policy while training, as in the authors' code."""
 
+    @property
+    def averages(self) -> str:
+        return "size"
+
     # ---- server
     def init(self, fed: Server) -> State:
         check_head(fed.layout, fed.classes, "FedCP")

@@ -51,6 +51,10 @@ class FedProx(Method):
     sampling: Literal["uniform", "size"] = "uniform"
     """uniform: clients drawn uniformly, mean weighted by n_k. size: drawn by p_k with replacement, plain mean."""
 
+    @property
+    def averages(self) -> str:
+        return "size" if self.sampling == "uniform" else ""
+
     def init(self, fed: Server) -> State:
         if self.stragglers and fed.training.epochs < 2:
             raise ValueError(

@@ -63,6 +63,10 @@ class GPFL(Method):
 
     matters = {"lam": {"lam": 1.0}}
 
+    @property
+    def averages(self) -> str:
+        return "size"
+
     # ---- server
     def init(self, fed: Server) -> State:
         check_head(fed.layout, fed.classes, "GPFL")

@@ -51,6 +51,10 @@ class LGFedAvg(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights in the mean. equal: all replies alike, as in the authors' code. size: by n_k."""
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     # ---- server
     def init(self, fed: Server) -> State:
         _, top = last_layers(fed.layout, self.global_layers)

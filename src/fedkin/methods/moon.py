@@ -58,6 +58,10 @@ class MOON(Method):
 
     matters = {"buffer": {"mu": 5.0, "settings": {"participation": 1.0}}}
 
+    @property
+    def averages(self) -> str:
+        return "size"
+
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 

@@ -63,6 +63,10 @@ class PerFedAvg(Method):
 
     matters = {"delta": {"variant": "hf", "alpha": 0.1}, "relative": {"variant": "hf", "alpha": 0.1}}
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 

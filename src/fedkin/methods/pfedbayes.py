@@ -73,6 +73,10 @@ class PFedBayes(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights in the mean. equal: all replies alike, as in the paper. size: by n_k."""
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     # ---- server
     def init(self, fed: Server) -> State:
         return {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -138,11 +137,11 @@ class Network:
         self.initial = self.flat.clone()
         """The common initial model: every client can make it from the run's seed, so it need not travel."""
         self.needs_pairs = any(isinstance(m, _BatchNorm) for m in module.modules())
-        # a module's own gradients are of all its parameters
-        self._closed: Callable[..., list[Tensor]] | None = (
-            None if self.layout.frozen else getattr(module, "gradients", None)
-        )
-        self._slopes = {"out": self.pieces(torch.empty_like(self.trainable))} if _takes_out(self._closed) else {}
+        self._gradient = torch.empty_like(self.trainable)
+        self._gradient_pieces = self.pieces(self._gradient)
+        # a module's own gradient is that of all its parameters
+        make = None if self.layout.frozen else getattr(module, "gradient_function", None)
+        self._closed: Callable[[Tensor, Tensor], list[Tensor]] | None = make and make(self._gradient_pieces)
         self._head: nn.Module = self._names[self.layout.layers[self.layout.head_layer].name]
         self.autocast: Callable[[], AbstractContextManager[Any]] | None = None
         """Mixed precision of the module's passes; losses, gradients and vectors stay float32."""
@@ -175,6 +174,11 @@ class Network:
     def vector(self) -> Tensor:
         return self.flat.clone()
 
+    def holds(self, value: Tensor) -> bool:
+        """Is this tensor in memory that the network writes to?"""
+        own = (self.flat, self._gradient)
+        return value.untyped_storage().data_ptr() in [tensor.untyped_storage().data_ptr() for tensor in own]
+
     def train(self) -> None:
         self.module.train()
 
@@ -188,21 +192,38 @@ class Network:
         with self.autocast():
             return self.module(x).float()  # type: ignore[no-any-return]
 
-    def gradients(self, x: Tensor, y: Tensor, loss: Loss | None, parameters: list[nn.Parameter]) -> list[Tensor]:
-        """Gradient of the loss (None: the task's) on a batch, for these parameters. The next call may overwrite
-        it."""
-        if (
+    def is_closed(self, loss: Loss | None, parameters: Sequence[nn.Parameter]) -> bool:
+        """Does the module itself know the gradient of this loss (the task's where None) for these parameters?"""
+        return (
             loss is None
             and self._closed is not None
             and self.autocast is None
             and self.task.is_cross_entropy
             and len(parameters) == len(self.parameters)
-        ):
-            self.cost += len(x) * self.training_flops
-            return self._closed(x, y, **self._slopes)
+        )
+
+    def closed_gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """Gradient of the task's loss on a batch, as a flat vector, where `is_closed`. The next call writes over it."""
+        assert self._closed is not None
+        self.cost += x.shape[0] * self.training_flops
+        self._closed(x, y)
+        return self._gradient
+
+    def gradients(self, x: Tensor, y: Tensor, loss: Loss | None, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """Gradient of the loss (the task's where None) on a batch, for these parameters. The next call may write over
+        it."""
+        if self.is_closed(loss, parameters):
+            self.closed_gradient(x, y)
+            return self._gradient_pieces
         value = self.task.loss(self(x), y) if loss is None else loss(self, x, y)
         slopes = torch.autograd.grad(value, parameters, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, parameters)]
+
+    def gradient_vector(self, x: Tensor, y: Tensor, loss: Loss | None = None) -> Tensor:
+        """Gradient of the loss (the task's where None) on a batch, for all parameters, as a flat vector of its own."""
+        if self.is_closed(loss, self.parameters):
+            return self.closed_gradient(x, y).clone()
+        return torch.cat([part.reshape(-1) for part in self.gradients(x, y, loss, self.parameters)])
 
     def example_gradients(self, x: Tensor, y: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
         """Gradient of the task's loss on each single example, [examples, …] for each of these parameters."""
@@ -274,11 +295,6 @@ def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
         return make()
 
 
-def _takes_out(function: Callable[..., Any] | None) -> bool:
-    """Can the function write its result to memory that is passed to it?"""
-    return function is not None and "out" in inspect.signature(function).parameters
-
-
 def _layout(module: nn.Module, head: str | None) -> Layout:
     pieces: list[Piece] = []
     frozen = []
@@ -344,7 +360,9 @@ class _Counter(TorchDispatchMode):
     """Counts FLOPs with torch's own formulas, as `FlopCounterMode` does, but without its import of the compiler, which
     takes as long as that of torch itself."""
 
-    flops = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
