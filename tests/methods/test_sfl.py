@@ -33,7 +33,7 @@ def run(method, fed, **changes):
 def paper(fed, answered, *, method):
     """The intended algorithm in plain loops."""
     net = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example)
-    models, u, sources = {}, {i: net.initial for i in range(6)}, range(6)
+    models, u, sources, moved = {}, {i: net.initial for i in range(6)}, range(6), {}
     for t, back in enumerate(answered, start=1):
         g = sum(u[i] for i in sources) / len(sources)  # read-out
         for i in back:
@@ -45,9 +45,11 @@ def paper(fed, answered, *, method):
             models[i] = sgd(client, u[i], regularizer_gradient=regularizer_gradient)
         heard = sorted(models)
         models = {i: models[i] for i in heard}
-        moved = {i: (models[i] - net.initial).double() for i in heard}
         a = {}
         sources = heard if method.average == "last" else back
+        mean = sum(models[i] for i in sources) / len(sources)
+        for i in heard if method.similarity == "changes" else back:
+            moved[i] = (models[i] - (mean if method.similarity == "centered" else net.initial)).double()
         for i in heard:
             if method.groups:
                 row = {j: float(method.groups[i] == method.groups[j]) for j in sources}
@@ -71,11 +73,12 @@ def paper(fed, answered, *, method):
     "method",
     [
         SFL(neighbors=3, propagations=2),
+        SFL(neighbors=3, propagations=2, similarity="changes"),
         SFL(groups=GROUPS, server_step=0.7, pull_personal=0.5, pull_global=0.1),
         SFL(groups=GROUPS, propagations=1, official_compat=True),
         SFL(neighbors=3, average="last"),
     ],
-    ids=["similarity", "groups", "official", "last"],
+    ids=["similarity", "changes", "groups", "official", "last"],
 )
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_golden(fed, method, participation):
@@ -84,8 +87,8 @@ def test_golden(fed, method, participation):
     sent = method.send(got.state, torch.arange(6))
     np.testing.assert_allclose(sent.own[0], paper(fed, answered, method=method), atol=1e-5)
     size = 4 * got.state["models"].shape[1]
-    assert {row.value for row in got.history.select("bytes_down")} == {2 * size}
-    assert {row.value for row in got.history.select("bytes_up")} == {size}
+    assert {record.value for record in got.history.select("bytes_down")} == {2 * size}
+    assert {record.value for record in got.history.select("bytes_up")} == {size}
     assert got.history.values("personal", round=3) == got.history.values("received", round=3)
 
 
@@ -97,6 +100,18 @@ def test_strongest_edges():
     # edges from clients 0 and 2 alone: client 1 has no weight, and takes both alike
     from_some = strongest(weights, 2, np.array([True, False, True]))
     np.testing.assert_allclose(from_some, [[1 / 3, 0, 2 / 3], [0.5, 0, 0.5], [0.5, 0, 0.5]])
+
+
+def test_by_default_the_graph_tells_groups_apart_and_changes_since_the_start_do_not():
+    fed = fedkin.federate("digits", partition="rotated", clients=8, samples_per_client=60, seed=1)
+    groups = np.asarray(fed.partition.turns)
+    same, other = groups[:, None] == groups, ~np.eye(8, dtype=bool)
+    found = {}
+    for similarity in ("centered", "changes"):
+        mix = run(SFL(similarity=similarity), fed, rounds=8).state["mix"].numpy()
+        found[similarity] = mix[same & other].mean() / mix[~same].mean()
+    assert found["centered"] > 2
+    assert found["changes"] < 1.1
 
 
 def test_the_learned_graph_is_like_its_target_and_the_official_one_has_one_way_edges():

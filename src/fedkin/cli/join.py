@@ -14,7 +14,7 @@ from fedkin.cli.predict import opened
 @dataclass(frozen=True)
 class JoinFlags:
     data: Path | None = None
-    """The newcomer's examples with their labels: a table as the run's, or an .npz with x and y."""
+    """The newcomer's examples with their labels: a table like the run's, or an .npz with x and y."""
     name: str = ""
     """Name of the newcomer; by default the name of its file."""
     out: Path | None = None

@@ -12,9 +12,10 @@ This is the method as intended: proximal terms ½λ‖w − u_i‖² + ½λ‖w 
 by similarity. In the authors' code the proximal terms have no gradient, training starts from g, and learned edges grow
 with *distance*: `official_compat`. Their graph is an oracle built from the clients' labels: `groups`.
 
-Models flow from this round's replies. A client that did not reply now gets what flows to it along the edges of its last
-model. `average="last"` lets the last models of all clients heard so far flow, many rounds old under partial
-participation.
+Edges compare a client's model with the mean of its round, because changes since the initial model are nearly alike for
+all clients (`similarity`). Models flow from this round's replies. A client that did not reply now gets what flows to it
+along the edges of its last model. `average="last"` lets the last models of all clients heard so far flow, many rounds
+old under partial participation.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fedkin.bounds import Count, Fraction, NonNegative, Positive, Whole
 from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine, propagation
-from fedkin.maths.kmeans import gram, squared_distances
+from fedkin.maths.kmeans import ROUNDING, gram, squared_distances
 from fedkin.methods.sfl.graph_learning import Flags, Floats, constructed, strongest
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
@@ -55,19 +56,21 @@ class SFL(Method):
     propagations: Whole = 3
     """L: number of steps along the edges."""
     server_step: Fraction = 1.0
-    """How far models move towards the mean of their neighbors; 0: not at all."""
+    """How far models move toward the mean of their neighbors; 0: not at all."""
     pull_personal: NonNegative = 0.3
     """λ: strength of the proximal term around the personal model u_i."""
     pull_global: NonNegative = 0.3
     """λ: strength of the proximal term around the read-out g."""
     neighbors: Count = 30
     """Number of edges kept per client, its own included."""
+    similarity: Literal["centered", "changes"] = "centered"
+    """Edges between clients without known groups: cosines of their models minus the mean of their round, or of their
+    changes since the initial model. Those are nearly 1 for every pair after a few rounds, so that all get the mean."""
     average: Literal["round", "last"] = "round"
     """Models that flow along the graph: this round's replies, or the last model of every client heard so far."""
     groups: tuple[int, ...] = ()
     """The known group of each client: members of a group are linked. An oracle; the paper links by labels or by a
-    sensor network. Empty: edges are the cosines of the clients' changes since the initial model, with 0 for negative
-    ones."""
+    sensor network. Empty: edges by `similarity`, with 0 for negative ones."""
     blend: Fraction = 0.05
     """β: weight of the learned graph."""
     learn_steps: Whole = 50
@@ -75,7 +78,7 @@ class SFL(Method):
     learn_rate: Positive = 0.05
     """Learning rate of these steps."""
     official_compat: bool = False
-    """Behave as the authors' code: training from g without proximal terms, and learned edges that grow with
+    """Behave like the authors' code: training from g without proximal terms, and learned edges that grow with
     distance."""
 
     matters = {
@@ -91,7 +94,9 @@ class SFL(Method):
     def init(self, fed: Server) -> State:
         if self.groups and len(self.groups) != fed.size:
             raise ValueError(f"groups names {len(self.groups)} clients; the federation has {fed.size}.")
+        compared = {"apart": torch.zeros(fed.size, fed.layout.parameters)} if self.similarity == "centered" else {}
         return {
+            **compared,
             "models": fed.initial(0).repeat(fed.size, 1),
             "initial": fed.initial(0),
             "known": torch.zeros(fed.size, dtype=torch.bool),
@@ -113,15 +118,24 @@ class SFL(Method):
         if self.average == "last":
             sources = known
         ids = known.nonzero().flatten()
-        graph = self._graph(state, models[ids][:, : state["parameters"]], ids, sources[ids].numpy(), replies.seed)
+        compared: State = {}
+        if self.similarity == "centered":
+            weights = models[:, : state["parameters"]]
+            compared = {"apart": with_rows(state["apart"], replies.ids, _apart(weights, replies.ids, sources))}
+        graph = self._graph({**state, **compared}, models[ids][:, : state["parameters"]], ids, sources[ids].numpy(),
+                            replies.seed)  # fmt: skip
         own = np.eye(len(graph))
         mix = self.server_step * propagation(graph, self.propagations) + (1 - self.server_step) * own
-        return {**state, "models": models, "known": known, "sources": sources,
+        return {**state, **compared, "models": models, "known": known, "sources": sources,
                 "graph": _placed(graph, ids, sources), "mix": _placed(mix, ids, sources)}  # fmt: skip
 
     def _graph(self, state: State, models: Tensor, ids: Tensor, sources: Flags, seed: int) -> Floats:
         """A among the clients heard so far; its edges come from `sources` alone."""
-        similarity = np.maximum(cosine(gram(models, state["initial"][None, : state["parameters"]], ids * 0)), 0)
+        if self.similarity == "centered":
+            products = gram(state["apart"][ids])
+        else:
+            products = gram(models, state["initial"][None, : state["parameters"]], ids * 0)
+        similarity = np.maximum(cosine(products), 0)
         if self.groups:
             group = np.array(self.groups)[ids.numpy()]
             graph = strongest((group[:, None] == group).astype(float), len(ids), sources)
@@ -167,6 +181,13 @@ class SFL(Method):
 
     def describe(self, state: State) -> dict[str, Any]:
         return {"graph": state["graph"]} if len(state["graph"]) <= 100 else {}
+
+
+def _apart(weights: Tensor, ids: Tensor, sources: Tensor) -> Tensor:
+    """How far the models of `ids` lie from the mean of the sources; 0 where that is no more than rounding."""
+    out = weights[ids] - weights[sources].mean(0)
+    out[out.norm(dim=1) ** 2 <= ROUNDING * float(weights[sources].norm(dim=1).max()) ** 2] = 0
+    return out
 
 
 def _placed(rows: Floats, ids: Tensor, sources: Tensor) -> Tensor:
