@@ -126,9 +126,9 @@ class NodeDirectory:
         elif self._bind and self.keys.setdefault(info.client, key) != key:
             self._notify(f"node {node} is not let in: it calls itself '{info.client}', but has another key")
         elif info.client in self.infos and self.infos[info.client].shape != info.shape:
-            self._notify(f"node {node} is not let in: '{info.client}' has rows of another shape than before")
+            self._notify(f"node {node} is not let in: '{info.client}' has examples of another shape than before")
         else:
-            self._notify(f"{info.client} is there, as node {node}, with {info.train} training rows")
+            self._notify(f"{info.client} is there, as node {node}, with {info.train} training examples")
             self.refused.pop(info.client, None)
             self.infos[info.client] = info
             self._speaks[info.client] = node

@@ -157,7 +157,7 @@ class RemoteFederation:
         shapes = {info.shape for info in self.infos}
         if len(shapes) > 1:
             told = "; ".join(f"{info.client}: [{info.shape}]" for info in self.infos)
-            raise ValueError(f"The sites' rows have different shapes ({told}): make them alike.")
+            raise ValueError(f"The sites' examples have different shapes ({told}): make them alike.")
         headers = {info.columns for info in self.infos if info.columns}
         if len(headers) > 1:
             told = "; ".join(f"{info.client}: {info.columns or 'no names'}" for info in self.infos)
