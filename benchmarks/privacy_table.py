@@ -34,7 +34,8 @@ def saved(name: str, fed: fedkin.Federation) -> str:
 
 def main(path: str) -> None:
     fed = fedkin.federate("digits", clients=4, samples_per_client=24, seed=0)
-    rows = ["| method | travels | stays at the client | a saved model holds | client | example |", "|---" * 6 + "|"]
+    heads = ["method", "travels", "stays at the client", "a saved model holds", "client", "example", "mean alone"]
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     seen = set()
     for name, entry in METHODS.items():
         if entry.target in seen:
@@ -42,7 +43,8 @@ def main(path: str) -> None:
         seen.add(entry.target)
         made = method(name)
         levels = (covered(name, fed, f"{level}:clip=1,noise=0.1") for level in ("client", "example"))
-        rows.append(f"| {name} | {made.travels} | {made.stays} | {saved(name, fed)} | {' | '.join(levels)} |")
+        cells = (name, made.travels, made.stays, saved(name, fed), *levels, "yes" if made.averages else "refused")
+        rows.append(f"| {' | '.join(cells)} |")
         print(rows[-1], flush=True)
     page = Path(path).read_text()
     before, after = page.split(BEGIN)[0], page.split(END)[1]

@@ -57,6 +57,16 @@ def said(value: Any) -> str:
     return str(value)
 
 
+def test_no_page_has_a_mark_that_was_to_be_replaced():
+    """A line like RESULTS_TABLE, for numbers that never came."""
+    left = {
+        page.name: found
+        for page in PAGES.parent.rglob("*.md")
+        if (found := re.findall(r"^[A-Z]+(?:_[A-Z]+)+$|\bTODO\b|\bTBD\b", page.read_text(), re.MULTILINE))
+    }
+    assert not left
+
+
 def test_every_page_is_of_a_method():
     assert {p.name for p in PAGES.glob("*.md")} - {"index.md"} == {page_of(target).name for target in TARGETS}
 

@@ -111,7 +111,7 @@ def test_compare_gain_is_the_mean_difference_of_clients(tmp_path):
         (["run", "fedavg", "--model", "har"], "har needs windows"),
         (["run", "fedavg", "--rounds", "0"], "rounds=0 must be at least 1"),
         (["run", "fedavg", "--participation", "2"], "participation=2.0 must lie in (0, 1]"),
-        (["run", "fedavg", "--clients", "5000"], "take at most"),
+        (["run", "fedavg", "--clients", "5000"], "use at most"),
         (["run", "fedavg", "--lr", "-1"], "lr=-1.0 must be above 0"),
         (["run", "fedprox", "--mu", "-1"], "mu=-1.0 must be at least 0"),
         (["compare", "local", "local"], "named twice"),
@@ -146,7 +146,7 @@ def test_compare_gain_is_the_mean_difference_of_clients(tmp_path):
         (["cite", "fedavgg"], "Did you mean fedavg"),
         (["verfy"], "There is no command 'verfy'. Did you mean verify?"),
         (["bench", "fedavg"], "To choose methods: --methods fedavg"),
-        (["demo", "fedavg"], "demo takes no 'fedavg'"),
+        (["demo", "fedavg"], "demo does not take 'fedavg'"),
     ],
 )
 def test_mistakes_are_explained_in_one_line(fails, words, said):

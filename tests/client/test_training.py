@@ -13,7 +13,9 @@ from torch.nn import functional as F
 from fedkin.client.evaluate import EVALUATION_BATCH, evaluate, gradient, scores
 from fedkin.client.training import batches, sgd, stream
 from fedkin.models.cnn import cnn2
-from fedkin.protocol import Client, Examples
+from fedkin.models.mlp import Dense
+from fedkin.models.network import Network, build
+from fedkin.protocol import Client, Data, Examples, Training
 
 
 def deep() -> nn.Module:
@@ -65,6 +67,44 @@ def test_sgd_is_torch_sgd(make_client, kind, momentum, weight_decay, pulled):
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
     assert (found - start).norm() > 0.1
     assert torch.equal(start, client.net.initial), "what came in is not written to"
+
+
+def tensor_by_tensor(client: Client, start: Tensor, pull: Callable[[Tensor], Tensor]) -> Tensor:
+    """The same arithmetic in new memory for every result, and one update for each parameter."""
+    weights = [w.clone() for w in client.net.pieces(start)]
+    for epoch in range(client.training.epochs):
+        for x, y in batches(client, epoch=epoch):
+            inputs = [x.flatten(1)]
+            for weight, bias in zip(weights[0:-2:2], weights[1:-2:2]):
+                inputs.append(F.relu(F.linear(inputs[-1], weight, bias)))
+            delta = F.softmax(F.linear(inputs[-1], weights[-2], weights[-1]), 1)
+            delta = delta.scatter_add(1, y[:, None], torch.full((len(y), 1), -1.0)) / len(y)
+            slopes: list[Tensor] = []
+            for i in reversed(range(len(inputs))):
+                slopes = [delta.t() @ inputs[i], delta.sum(0), *slopes]
+                delta = (delta @ weights[2 * i]) * (inputs[i] > 0)
+            pulls = client.net.pieces(pull(torch.cat([w.flatten() for w in weights])))
+            for weight, slope, extra in zip(weights, slopes, pulls):
+                weight.add_(slope + extra, alpha=-client.training.lr)
+    return torch.cat([w.flatten() for w in weights])
+
+
+@pytest.mark.parametrize("hidden", [(), (20,), (60, 30)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_closed_form_keeps_its_bits(hidden, channels):
+    """Memory that is used again and updates of the whole vector at once leave seeded results as they were."""
+    module = build(lambda: Dense((channels, 8, 8), hidden, 10), 0)
+    x = torch.randn(75, 8, 8, channels).permute(0, 3, 1, 2)  # channels innermost, as images are loaded
+    rows = Examples(x, torch.randint(0, 10, (75,)))
+    data = Data(lambda: rows, lambda: Examples(x[:0], rows.y[:0]), 10)
+    client = Client({}, data, 7, Network(module, x), Training(epochs=2, batch_size=16, lr=0.1))
+    start = client.net.initial.clone()
+
+    def pull(w: Tensor) -> Tensor:
+        return 0.3 * (w - start)
+
+    expected = tensor_by_tensor(client, start, pull)
+    assert torch.equal(sgd(client, start, regularizer_gradient=pull), expected)
 
 
 def test_a_pull_moves_the_result_towards_the_center(make_client):
@@ -218,7 +258,7 @@ def test_sgd_is_deterministic_in_the_seed(make_client):
 def test_batches_of_images_stay_channels_last(make_client):
     client = make_client()
     x = torch.randn(20, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    for b in batches(client, epoch=0, rows=Examples(x, torch.zeros(20, dtype=torch.long))):
+    for b in batches(client, epoch=0, examples=Examples(x, torch.zeros(20, dtype=torch.long))):
         assert b.x.is_contiguous(memory_format=torch.channels_last)
 
 

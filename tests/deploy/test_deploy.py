@@ -70,7 +70,7 @@ def test_fields_of_the_method_may_follow_its_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["init", "full"], "is not empty"),
         (["init", "new", "--method", "fedavgg"], "Did you mean fedavg"),
@@ -83,12 +83,12 @@ def test_fields_of_the_method_may_follow_its_name(tmp_path):
         (["undo"], "Known: init, keys, check"),
     ],
 )
-def test_mistakes_are_explained_and_leave_nothing(words, told, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_explained_and_leave_nothing(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
     assert deploy(*words) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert [p.name for p in tmp_path.rglob("*")] == ["full", "mine.txt"]
 
 
@@ -119,7 +119,7 @@ def test_keys_fit_each_other_and_are_private(tmp_path):
     for path in (tmp_path / "new").rglob("*"):
         assert path.is_dir() or b"PRIVATE KEY" not in path.read_bytes(), f"{path} would go to all machines"
     before = (hidden / "north").read_bytes()
-    with pytest.raises(ValueError, match="there already"):
+    with pytest.raises(ValueError, match="already exists"):
         keys(Keys(tmp_path / "new"))
     assert (hidden / "north").read_bytes() == before
 

@@ -72,3 +72,24 @@ def test_fedcedar_over_tls_is_the_same_as_in_process_and_strangers_are_refused(t
             for part, value in simulated.items():
                 assert np.allclose(mine[part], value, atol=1e-5, rtol=0), (name, part)
         assert not list(sites.out.glob("models/*.safetensors"))
+
+
+@needs_linux
+@pytest.mark.sites
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_secure_aggregation_over_flower_gives_the_same_model(tmp_path):
+    data = tmp_path / "data"
+    write_digits(data)
+    federation = fedkin.federate(fedkin.from_folder(data), partition="by_group")
+    inside = fedkin.run("fedavg", federation, **SETTINGS)
+    with Sites(tmp_path / "sites", method="fedavg", rounds=2) as sites:
+        for name in NAMES:
+            sites.own_data(name, data / f"{name}.npz")
+            sites.supernode(name)
+        sites.run(run__evaluate_every=0, run__secure=True)
+        sites.until_finished()
+        there = fedkin.load(sites.out)
+        assert there.config["federation"]["secure"] is True
+        assert np.allclose(there.state["model"], inside.state["model"], atol=1e-5, rtol=0)
+        assert len(list(sites.folder.rglob("secure.json"))) == len(NAMES)

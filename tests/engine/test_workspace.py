@@ -140,3 +140,27 @@ def test_a_reply_in_the_networks_own_memory_is_not_overwritten(fed, engine, tmp_
     states = [load_state(path)["last"] for path in (tmp_path / "checkpoint").glob("client-*-000002-1.*")]
     assert len(states) == 4
     assert all(not torch.equal(a, b) for i, a in enumerate(states) for b in states[:i])
+
+
+@dataclass(frozen=True)
+class LendsGradients(FedAvg):
+    """Sends the gradient in the network's own memory beside the model."""
+
+    copy: bool = False
+
+    def local(self, client, message):
+        client.net.load(message.shared[0])
+        slopes = client.net.gradients(client.data.x, client.data.y, None, client.net.parameters)
+        return fedkin.Reply({}, (message.shared[0], *(part.clone() if self.copy else part for part in slopes)))
+
+    def merge(self, state, sent, replies):
+        state = super().merge(state, sent, replies)
+        return {**state, "slopes": torch.cat([part.flatten(1) for part in replies.body[1:]], 1)}
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_a_gradient_in_the_networks_own_memory_is_not_overwritten(fed, engine):
+    settings = {"rounds": 1, "evaluate_every": 0, "engine": engine, "workers": 1, "model": "mlp_small"}
+    found, expected = (fedkin.run(LendsGradients(copy=c), fed, **settings).state["slopes"] for c in (False, True))
+    assert torch.equal(found, expected)
+    assert len(found.unique(dim=0)) == 4

@@ -32,7 +32,7 @@ def test_rand_index_by_hand():
 
 
 def test_rand_index_of_unlike_lengths():
-    with pytest.raises(ValueError, match="one has 2, the other 3"):
+    with pytest.raises(ValueError, match="one has 2 labels, the other 3"):
         rand_index([0, 1], [0, 1, 2])
 
 

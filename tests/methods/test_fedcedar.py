@@ -35,7 +35,7 @@ def run(method, fed, **changes):
 
 
 def by_round(result, metric):
-    return [row.value for row in result.history.select(metric)]
+    return [record.value for record in result.history.select(metric)]
 
 
 # ---- the whole algorithm
@@ -128,8 +128,8 @@ def test_golden(fed, fields, loops, changes):
     asked, answered = [], []
     result = run(FedCEDAR(clusters=3, **fields), fed, **{"participation": 0.75, **changes})
     for round in range(1, changes.get("rounds", 4) + 1):
-        down = [row.client for row in result.history.select("bytes_down", round=round)]
-        lost = {row.client for row in result.history.select("dropped", round=round)}
+        down = [record.client for record in result.history.select("bytes_down", round=round)]
+        lost = {record.client for record in result.history.select("dropped", round=round)}
         asked.append(down)
         answered.append([c for c in down if c not in lost])
     assert len(set(map(tuple, asked))) > 1
@@ -239,6 +239,16 @@ def test_more_clusters_than_clients_of_a_round_are_named_before_it_starts(fed):
     assert "5 clusters among the 4 clients" in text
     assert not by_round(run(FedCEDAR(clusters=4), fed, participation=0.3, rounds=1), "warning")
     assert not by_round(run(FedCEDAR(clustering=False), fed, participation=0.3, rounds=1), "warning")
+
+
+def test_memory_that_nobody_needs_is_named_before_it_starts(fed):
+    """With all clients in every round `fedcedar-memory` is `fedcedar-soft` to the last digit."""
+    kept, plain = (run(f"fedcedar-{name}", fed, rounds=2) for name in ("memory", "soft"))
+    (text,) = by_round(kept, "warning")
+    assert "memory is for clients that are absent" in text
+    assert by_round(kept, "personal_loss") == by_round(plain, "personal_loss")
+    assert not by_round(run("fedcedar-memory", fed, rounds=1, participation=0.9), "warning")
+    assert not by_round(plain, "warning")
 
 
 def test_ablations_by_hand():
@@ -413,7 +423,7 @@ def test_activation_without_truth_draws_from_the_last_rounds_clusters():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"clusters": 0}, "clusters=0 must be at least 1"),
         ({"propagations": -1}, "propagations=-1 must be at least 0"),
@@ -425,8 +435,8 @@ def test_activation_without_truth_draws_from_the_last_rounds_clusters():
         ({"activate_every": 5, "clustering": False}, "give nodes"),
     ],
 )
-def test_wrong_fields_are_named(fields, told):
-    with pytest.raises(ValueError, match=told):
+def test_wrong_fields_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
         FedCEDAR(**fields)
 
 

@@ -61,7 +61,7 @@ def test_golden(fed, participation):
     np.testing.assert_allclose(got.state["models"][heard], torch.stack([models[i] for i in heard]), atol=2e-5)
     np.testing.assert_allclose(got.state["affinity"], affinity, atol=1e-3)
     size = 4 * net.layout.size
-    down = [row.value for row in got.history.select("bytes_down", round=3)]
+    down = [record.value for record in got.history.select("bytes_down", round=3)]
     assert set(down) <= {size * k for k in (4, 5, 6)}
     assert "received" not in got.summary
 
@@ -114,6 +114,18 @@ def test_losses_arrivals_and_resume(fed, tmp_path):
     run(method, fed, **{**changes, "rounds": 2}, out=tmp_path, checkpoint_every=1)
     assert equal(straight.state, run(method, fed, **changes, out=tmp_path, checkpoint_every=1).state)
     np.testing.assert_allclose(method.mixing(straight.state).sum(1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedfomo", "kin"])
+def test_a_run_without_validation_examples_says_what_it_is(fed, name):
+    bare = fedkin.federate("digits", clients=4, samples_per_client=30, validation=0.0, seed=3)
+    found = run(name, bare, rounds=2)
+    (text,) = [record.value for record in found.history.select("warning")]
+    assert "needs validation examples" in text
+    assert not list(run(name, fed, rounds=2).history.select("warning"))
+    if name == "fedfomo":  # what the text says
+        local, own = (r.history.values("personal_loss", round=2) for r in (run("local", bare, rounds=2), found))
+        assert local == own
 
 
 @pytest.mark.parametrize("fields", [{"downloads": 0}, {"explore": 2.0}, {"explore_decay": -1.0}])

@@ -161,3 +161,12 @@ def test_faults_are_named():
 @pytest.mark.parametrize("personal", [0, 1])
 def test_it_survives(tmp_path, personal):
     survives(Floco(endpoints=3, tau=2, personal_epochs=personal), tmp_path)
+
+
+def test_fewer_rounds_than_tau_are_named_before_it_starts():
+    short, enough = run(Floco(tau=3), rounds=2), run(Floco(tau=3), rounds=3)
+    (text,) = [record.value for record in short.history.select("warning")]
+    assert "after round 3" in text
+    assert not short.state["assigned"].any()
+    assert not list(enough.history.select("warning"))
+    assert enough.state["assigned"].all()

@@ -66,7 +66,7 @@ def test_it_is_the_papers_algorithm(variant):
     net = network()
     client = a_client(0, round=4, net=net)
     d = next(batches(client, epoch=OTHER_EPOCHS))
-    adapted = want - ALPHA * gradient(net, want, *d)  # one step on training rows, then test
+    adapted = want - ALPHA * gradient(net, want, *d)  # one step on training examples, then test
     assert losses(got)[0] == pytest.approx(evaluate(net, adapted, federation().test(0))[1], rel=1e-3)
     received = got.history.values("received_loss", round=3)[0]
     assert received == pytest.approx(evaluate(net, want, federation().test(0))[1], rel=1e-3)
@@ -100,8 +100,8 @@ class Quadratic:
         self.hessian, self.center = root @ root.t() / 4, torch.randn(4)
         self.trainable, self.parameters = torch.zeros(4), []
 
-    def gradients(self, x, y, loss, parameters):
-        return [self.hessian @ (self.trainable - self.center)]
+    def gradient_vector(self, x, y, loss=None):
+        return self.hessian @ (self.trainable - self.center)
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1.0, 50.0])

@@ -227,7 +227,7 @@ def test_width(name, shape, classes):
     assert first[0] * 2 == first[1]
     assert half(torch.randn(2, *shape)).shape == (2, classes)
     assert made(name, shape, classes, width=1e-9).layout.pieces[0].shape[0] == 1
-    with pytest.raises(ValueError, match="width=0 is a factor on the units of each layer"):
+    with pytest.raises(ValueError, match="width=0 multiplies the units of each layer"):
         made(name, shape, classes, width=0)
 
 
@@ -266,6 +266,20 @@ def test_dense_gradients_equal_autograd(hidden, examples):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
 
 
+def test_dense_gradients_of_one_function_for_batches_of_all_sizes(monkeypatch):
+    """Memory is shared between batch sizes, grows, and the weights move on."""
+    monkeypatch.setattr("fedkin.models.mlp.MOST_PLANS", 3)
+    net = build(lambda: Dense((2, 3), (7, 5), 4), 0)
+    slopes = net.gradient_function([torch.empty_like(p) for p in net.parameters()])
+    for examples in (3, 1, 3, 9, 3, 2, 4, 5, 9, 12, 3):
+        x, y = torch.randn(examples, 2, 3), torch.randint(0, 4, (examples,))
+        expected = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
+        for a, b in zip(slopes(x, y), expected):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+        for parameter, slope in zip(net.parameters(), expected):
+            parameter.data.sub_(slope)
+
+
 def textbook(net: Convolutional, x: Tensor) -> Tensor:
     """Convolution, ReLU, then the pool; nothing in place."""
     layers = dict(net.named_children())
@@ -300,8 +314,8 @@ PLANS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", PLANS)
 def test_relu_after_the_pool_is_the_textbook_order(name):
     net = PLANS[name]()
-    grey = {"ends without a pool": (1, 8, 8), "cnn2": (1, 28, 28), "lenet with a border": (1, 28, 28)}
-    shape = grey.get(name, (3, 32, 32))
+    gray = {"ends without a pool": (1, 8, 8), "cnn2": (1, 28, 28), "lenet with a border": (1, 28, 28)}
+    shape = gray.get(name, (3, 32, 32))
     torch.manual_seed(0)
     x, y = torch.randn(4, *shape), torch.tensor([0, 1, 2, 0])
     x[0] = 0  # ties in every window

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fedkin.report import page, read
+from fedkin.report import compact, page, read
 from fedkin.results.history import History
 from tests.report.conftest import METHODS
 
@@ -59,15 +59,15 @@ def test_every_client_and_round_is_there(comparison, data, start):
 
 @pytest.mark.parametrize("start", ["fedavg", "fedcedar", "pflic", "pfedgat", "dcpfl"])
 def test_mixing_is_unpacked_to_what_was_written(comparison, data, start):
-    packed, rows = method(data, start)["mixing"], list(history_of(comparison, start).select("mixing"))
-    assert [f["round"] for f in packed["frames"]] == [r.round for r in rows]
-    for frame, row in zip(packed["frames"], rows):
-        parts = row.value if isinstance(row.value, dict) else {"model": row.value}
+    packed, records = method(data, start)["mixing"], list(history_of(comparison, start).select("mixing"))
+    assert [f["round"] for f in packed["frames"]] == [r.round for r in records]
+    for frame, record in zip(packed["frames"], records):
+        parts = record.value if isinstance(record.value, dict) else {"model": record.value}
         for name, matrix in parts.items():
             for single in name.split(", "):
                 kept = packed["matrices"][frame["parts"][single]]
-                shown = [[w / read.WEIGHT_SCALE for w in kept["rows"][k]] for k in kept["of"]]
-                assert shown == [pytest.approx(line, abs=0.6 / read.WEIGHT_SCALE) for line in matrix]
+                shown = [[w / compact.WEIGHT_SCALE for w in kept["rows"][k]] for k in kept["of"]]
+                assert shown == [pytest.approx(line, abs=0.6 / compact.WEIGHT_SCALE) for line in matrix]
 
 
 def test_what_methods_report_is_there(data):
@@ -83,7 +83,12 @@ def test_what_methods_report_is_there(data):
 
 def test_clients_and_their_data_are_there(comparison, data):
     history, federation = history_of(comparison, "local"), data["federations"][0]
-    for key, metric in (("train", "train_rows"), ("test", "test_rows"), ("labels", "labels"), ("group", "group")):
+    for key, metric in (
+        ("train", "train_examples"),
+        ("test", "test_examples"),
+        ("labels", "labels"),
+        ("group", "group"),
+    ):
         values = history.values(metric, round=0, scope="")
         assert federation[key] == [values[c] for c in range(8)]
     assert federation["names"] == [f"client {c}" for c in range(8)]
@@ -119,11 +124,11 @@ def test_a_run_that_goes_on_shows_where_it_is(comparison, tmp_path):
 
 def test_large_histories_are_thinned_and_keep_the_first_and_the_last():
     frames = [(round, [[1.0] * 10] * 10) for round in range(1, 101)]
-    kept = read._thinned(frames, lambda value: 100, 2000)
+    kept = compact.thinned(frames, lambda value: 100, 2000)
     assert len(kept) == 20
     assert (kept[0][0], kept[-1][0]) == (1, 100)
-    assert read._thinned(frames, lambda value: 1, 100) == frames
-    assert [r for r, _ in read._thinned(frames, lambda value: 10**9, 1)] == [1, 100]
+    assert compact.thinned(frames, lambda value: 1, 100) == frames
+    assert [r for r, _ in compact.thinned(frames, lambda value: 10**9, 1)] == [1, 100]
 
 
 def test_folders_without_a_run_are_refused(tmp_path):

@@ -126,7 +126,7 @@ def test_a_loss_of_the_methods_own_is_refused(fed):
     net = Network(maker(resolve("mlp_small", "digits"), fed.shape, 10, 0, {})(0), fed.example)
     hidden = PrivateData(fed.data(0, with_test=False), privacy("example:clip=1,noise=1"), 8, torch.Generator())
     client = Client({}, hidden, 0, net, Training())
-    with pytest.raises(PermissionError, match="loss of its own"):
+    with pytest.raises(PermissionError, match="has its own loss"):
         sgd(client, net.initial, loss=lambda net, x, y: net(x).sum())
 
 
@@ -164,7 +164,7 @@ def test_epsilon_of_client_level_privacy_is_the_packages(fed, tmp_path):
 
 def test_epsilon_of_example_level_privacy_is_the_packages(fed):
     run = fedkin.run("fedavg", fed, privacy="example:clip=1,noise=2,delta=1e-4", batch_size=8, **QUICK)
-    rows = [r.value for r in run.history.select("train_rows")]
+    rows = [r.value for r in run.history.select("train_examples")]
     worst = 0.0
     for count in set(rows):
         accountant = dp_accounting.rdp.RdpAccountant()

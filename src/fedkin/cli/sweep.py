@@ -43,7 +43,7 @@ class Trial:
     validation: float
     """Mean over seeds and clients, after the last round."""
     test: float
-    """The same on test examples. It is shown for the chosen combination only."""
+    """The same on test examples. Shown for the chosen combination only."""
     metric: str = "accuracy"
     higher_is_better: bool = True
     percent: bool = True
@@ -58,37 +58,38 @@ class Trial:
         return -self.validation if self.higher_is_better else self.validation
 
 
-def command(words: list[str]) -> int:
+def parse_search(words: list[str], own: Part, about: str) -> tuple[str, configs.Config, Any]:
+    """Parse a command that searches settings of one METHOD, and is called like its own flags: `sweep` or `tune`."""
     names, rest = parsing.split_words(words)
     config = configs.read(rest)
     names = names or list(config.methods)
     if len(names) != 1 and not parsing.wants_help(rest):
-        raise UserError(f"sweep takes one METHOD before the flags; given: {' '.join(names) or 'none'}.")
-    flags, extra = parsing.parse(
-        rest,
-        [Part("sweep", SweepFlags(), "grid"), *settings.parts(rest, config)],
-        "fedkin sweep METHOD",
-        ABOUT,
-        config.values,
-    )
+        raise UserError(f"{own.name} takes one METHOD before the flags; given: {' '.join(names) or 'none'}.")
+    parts = [own, *settings.parts(rest, config)]
+    flags, extra = parsing.parse(rest, parts, f"fedkin {own.name} METHOD", about, config.values)
     if extra:
         raise UserError(f"'{extra[0]}' is not expected here: METHOD comes first, then flags with their values.")
+    if not flags.data.validation > 0:
+        raise UserError(f"{own.name} chooses on validation examples: give --validation a value above 0.")
+    return names[0], config, flags
+
+
+def command(words: list[str]) -> int:
+    label, config, flags = parse_search(words, Part("sweep", SweepFlags(), "grid"), ABOUT)
     if not flags.sweep.grid:
         raise UserError("sweep needs at least one --grid, such as --grid lr=0.01,0.05")
-    if not flags.data.validation > 0:
-        raise UserError("sweep chooses on validation examples: give --validation a value above 0.")
     if flags.sweep.seeds < 1:
         raise UserError(f"--seeds {flags.sweep.seeds}: at least one seed is needed.")
-    plans = _plans(names[0], config, flags)
-    trials = sorted(_kept_trials(names[0], plans, flags), key=lambda trial: trial.rank)
+    plans = _plans(label, config, flags)
+    trials = sorted(_kept_trials(label, plans, flags), key=lambda trial: trial.rank)
     best = trials[0]
-    again = command_again(names[0], best, rest, {"grid"})
+    again = command_again(label, best, parsing.split_words(words)[1], {"grid"})
     if flags.output.json:
         print(json.dumps({"best": asdict(best), "command": again, "trials": _plain(trials)}, indent=2))
         return 0
     from fedkin.report.tables import score
 
-    _show(names[0], trials)
+    _show(label, trials)
     chosen = ", ".join(f"{k}={v}" for k, v in best.values.items())
     unit = " %" if best.percent else ""
     print(f"Best on validation: {chosen}. Its test {best.metric}: {score(best.test, in_percent=best.percent)}{unit}.")
@@ -117,7 +118,7 @@ def grid(given: Sequence[str], method: Any) -> tuple[dict[str, list[Any]], dict[
                 break
         else:
             known = [*kinds[0], *kinds[1]]
-            raise UserError(f"--grid knows no field '{key}'.{hint(key, known)} Known: {', '.join(known)}.")
+            raise UserError(f"--grid has no field '{key}'.{hint(key, known)} Known: {', '.join(known)}.")
     return found
 
 
@@ -132,7 +133,7 @@ class Plan:
 
 
 def _plans(label: str, config: configs.Config, flags: Any) -> list[Plan]:
-    """Every combination of the grid. They are made before anything runs, so that a wrong value stops the sweep."""
+    """Every combination of the grid. All are made before anything runs, so that a wrong value stops the sweep early."""
     from fedkin.methods import method
     from fedkin.registry import parse_label
 
@@ -150,7 +151,7 @@ def _plans(label: str, config: configs.Config, flags: Any) -> list[Plan]:
 
 
 def _kept_trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
-    """Run all combinations; with --out, in a folder that is ours."""
+    """Run all combinations; with --out, in a folder that fedkin owns."""
     out = flags.output.out
     if out is None:
         return _trials(label, plans, flags)
@@ -234,7 +235,7 @@ def _show(label: str, trials: Sequence[Trial]) -> None:
 
 
 def _plain(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Without test accuracies: nobody should choose by them."""
+    """Trials without their test scores, so that nobody chooses by them."""
     return [{"fields": t.fields, "training": t.training, "validation": t.validation} for t in trials]
 
 

@@ -14,7 +14,7 @@ from fedkin.cli import config as configs
 from fedkin.cli import flags as parsing
 from fedkin.cli import settings
 from fedkin.cli.flags import Part, UserError
-from fedkin.cli.sweep import Trial, command_again, table_of, write_tables
+from fedkin.cli.sweep import Trial, command_again, parse_search, table_of, write_tables
 
 ABOUT = """\
 Search the number fields of a method and the learning rate with Optuna, and choose the best by the mean over clients of
@@ -22,7 +22,7 @@ the headline metric of the personal models on validation examples, after the las
 the choice; the test result of the chosen settings is printed at the end, with the command to run them. The first trial
 has the settings as given, so the choice is never worse than these on validation.
 
-With --out a search that was stopped goes on, and a larger --budget continues it.
+With --out, a stopped search is resumed, and a larger --budget continues a finished one.
 
 fedkin tune fedprox --budget 20 --data heart --metrics auc --out runs/tuned"""
 
@@ -59,35 +59,20 @@ class Range:
 
 
 def command(words: list[str]) -> int:
-    names, rest = parsing.split_words(words)
-    config = configs.read(rest)
-    names = names or list(config.methods)
-    if len(names) != 1 and not parsing.wants_help(rest):
-        raise UserError(f"tune takes one METHOD before the flags; given: {' '.join(names) or 'none'}.")
-    flags, extra = parsing.parse(
-        rest,
-        [Part("tune", TuneFlags(), "search"), *settings.parts(rest, config)],
-        "fedkin tune METHOD",
-        ABOUT,
-        config.values,
-    )
-    if extra:
-        raise UserError(f"'{extra[0]}' is not expected here: METHOD comes first, then flags with their values.")
+    label, config, flags = parse_search(words, Part("tune", TuneFlags(), "search"), ABOUT)
     for flag, value in (("budget", flags.tune.budget), ("seeds", flags.tune.seeds)):
         if value < 1:
             raise UserError(f"--{flag} {value} must be at least 1.")
-    if not flags.data.validation > 0:
-        raise UserError("tune chooses on validation examples: give --validation a value above 0.")
-    method = _method(names[0], config)
+    method = _method(label, config)
     space = search_space(method, flags.training, flags.tune.fields)
-    trials = _kept(names[0], method, space, flags)
+    trials = _kept(label, method, space, flags)
     best = trials[0]
-    again = command_again(names[0], best, rest, {"budget", "fields"})
+    again = command_again(label, best, parsing.split_words(words)[1], {"budget", "fields"})
     if flags.output.json:
         listed = [_listed(trial) for trial in trials]
         print(json.dumps({"best": asdict(best), "command": again, "trials": listed}, indent=2))
         return 0
-    _show(names[0], trials)
+    _show(label, trials)
     print(f"To run it: {again}")
     if flags.output.out is not None:
         print(f"All trials are in tune.json, .csv and .tex in {flags.output.out}.")
@@ -107,7 +92,7 @@ def search_space(method: Any, training: Any, names: tuple[str, ...]) -> dict[str
     given = [name.replace("-", "_") for name in names]
     for name in given:
         if name not in values:
-            raise UserError(f"--fields knows no field '{name}'.{hint(name, values)} Known: {', '.join(values)}.")
+            raise UserError(f"--fields has no field '{name}'.{hint(name, values)} Known: {', '.join(values)}.")
     found = {}
     for name in given or ["lr", *own]:
         made = _range(hints[name], values[name], chosen=bool(given))
@@ -119,7 +104,7 @@ def search_space(method: Any, training: Any, names: tuple[str, ...]) -> dict[str
 
 
 def _range(hint: Any, default: Any, *, chosen: bool) -> Range | None:
-    """None: not to be searched. Choices and switches make other methods of a method: only if they are asked for."""
+    """The range to search, or None. Choices and switches change what a method is: they are searched only if named."""
     bound = Bound()
     if typing.get_origin(hint) is typing.Annotated:
         hint, *more = typing.get_args(hint)
@@ -154,7 +139,7 @@ def _method(label: str, config: configs.Config) -> Any:
 
 
 def _kept(label: str, method: Any, space: Mapping[str, Range], flags: Any) -> list[Trial]:
-    """All trials, best first; with --out, in a folder that is ours."""
+    """All trials, best first; with --out, in a folder that fedkin owns."""
     out = flags.output.out
     if out is None:
         return _search(label, method, space, flags, None)
@@ -196,7 +181,7 @@ def _search(label: str, method: Any, space: Mapping[str, Range], flags: Any, jou
         values = {name: made.ask(trial, name) for name, made in space.items()}
         try:
             score, test = probe(values, f"{done + 1}/{flags.tune.budget}")
-        except (ValueError, RuntimeError) as error:  # settings that do not go together, or a rate that diverges
+        except (ValueError, RuntimeError) as error:  # incompatible settings, or a learning rate that diverges
             trial.set_user_attr("why", str(error)[:200])
             study.tell(trial, state=TrialState.PRUNED)
             continue
@@ -212,7 +197,7 @@ def _search(label: str, method: Any, space: Mapping[str, Range], flags: Any, jou
 
 
 def _repeated(study: Any) -> int:
-    """Trials that were stopped and are tried again: they do not count."""
+    """Number of trials that were stopped and run again. They do not count toward the budget."""
     from optuna.trial import TrialState
 
     return sum(t.state is TrialState.FAIL for t in study.trials)
@@ -276,7 +261,7 @@ class _objective:
 
 
 def _fixed(flags: Any) -> dict[str, Any]:
-    """What must be the same for a stopped search to go on."""
+    """Settings that must be the same to resume a stopped search."""
     return {
         "data": asdict(flags.data), "options": {**asdict(flags.options), "workers": 0}, "seeds": flags.tune.seeds,
         "task": asdict(flags.task), "model": asdict(flags.model), "training": asdict(flags.training),
@@ -289,7 +274,7 @@ def _digest(value: Any) -> str:
 
 
 def _listed(trial: Trial) -> dict[str, Any]:
-    """Without the test score: nobody should choose by it."""
+    """A trial without its test score, so that nobody chooses by it."""
     return {"fields": trial.fields, "training": trial.training, "validation": trial.validation}
 
 

@@ -1,4 +1,5 @@
-"""What a deployed run is to do, from `[tool.flwr.app.config]` of its app: the same at the server and at every site."""
+"""The settings of a deployed run, from `[tool.flwr.app.config]` of its app: the same at the server and at every
+site."""
 
 from __future__ import annotations
 
@@ -32,21 +33,23 @@ class Plan:
     training: Training
     options: Options
     clients: tuple[str, ...]
-    """Names of all clients, sorted: a client's number is its place here, whatever order they were written in."""
+    """Names of all clients, sorted: a client's number is its index here, whatever order they were written in."""
     out: str
-    """The server's folder for everything of this run."""
+    """The server's folder for this run."""
     wait: float
     """Seconds to wait for all clients before the first round."""
     bind_keys: bool
     """A name belongs to the node key that it first came with. Only for sites that have keys of their own."""
     task: Task
     fit: str
-    """How the sites' tables are prepared alike: each (they share columns, levels and classes) or sites (also means and
-    variances); empty: they share nothing, and must agree by themselves."""
+    """How all sites prepare their tables in the same way: each (they share columns, levels and classes) or sites (also
+    means and variances); empty: they share nothing, and must agree beforehand."""
     max_examples: int
-    """A site that says it has more training examples is refused: they are its weight in averages."""
+    """A site that claims more training examples is refused: they are its weight in averages."""
     max_classes: int
-    """A site that says it has more classes is refused."""
+    """A site that claims more classes is refused."""
+    secure: bool
+    """Secure aggregation: the server learns the mean of the replies, and no reply by itself."""
 
 
 def read(config: Mapping[str, Any]) -> Plan:
@@ -66,7 +69,7 @@ def read(config: Mapping[str, Any]) -> Plan:
     model = str(tables["model"].pop("name", "auto"))
     head = str(tables["model"].pop("head", "")) or None
     training = Training(**_typed(tables["training"], _defaults(Training()), "training"))
-    names = str(_taken(of_run, "clients", "run.clients", "the clients' names, with blanks between")).split()
+    names = str(_taken(of_run, "clients", "run.clients", "the clients' names, separated by spaces")).split()
     for name in names:
         if not NAME.fullmatch(name):
             raise ValueError(f"run.clients has '{name}': a name is made of letters, digits, '.', '_' and '-'.")
@@ -75,7 +78,7 @@ def read(config: Mapping[str, Any]) -> Plan:
     out = str(_taken(of_run, "out", "run.out", "the server's folder for this run"))
     if not Path(out).is_absolute():
         raise ValueError(f"run.out='{out}' must be an absolute path: Flower chooses where the server's process runs.")
-    usual = {"wait": 300.0, "bind_keys": False, "fit": "", **LIMITS}
+    usual = {"wait": 300.0, "bind_keys": False, "fit": "", "secure": False, **LIMITS}
     own = {**usual, **_typed({k: of_run.pop(k) for k in usual if k in of_run}, usual, "run")}
     if own["fit"] not in ("", "each", "sites"):
         raise ValueError(f"run.fit='{own['fit']}' must be each, sites, or empty: no statistics are shared.")
@@ -84,8 +87,18 @@ def read(config: Mapping[str, Any]) -> Plan:
             raise ValueError(f"run.{name}={own[name]} must be at least 1.")
     given = _typed(of_run, {k: v for k, v in _defaults(Options()).items() if k in RUN}, "run")
     options, training = settled(Options(), training, {"time_limit": TIME_LIMIT, "checkpoint_every": 1, **given})
+    if own["secure"]:
+        from fedkin.deploy.secure import FEWEST, refuse
+
+        refuse(made)
+        if options.defend:
+            raise ValueError(
+                f"run.defend='{options.defend}' judges single replies, which run.secure hides: choose one."
+            )
+        if len(names) < FEWEST:
+            raise ValueError(f"run.secure=true needs at least {FEWEST} clients; run.clients names {len(names)}.")
     if not options.time_limit:
-        raise ValueError("run.time_limit=0 would wait for ever for a site that is gone: give seconds.")
+        raise ValueError("run.time_limit=0 would wait forever for a site that is gone: give seconds.")
     return Plan(
         method=made,
         label=label,
@@ -102,6 +115,7 @@ def read(config: Mapping[str, Any]) -> Plan:
         fit=own["fit"],
         max_examples=own["max_examples"],
         max_classes=own["max_classes"],
+        secure=own["secure"],
     )
 
 
@@ -121,7 +135,7 @@ def _taken(table: dict[str, Any], name: str, key: str, what: str) -> Any:
 
 
 def _typed(given: Mapping[str, Any], known: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """Values as the defaults' types have them; TOML's 1 is a number of 1.0 too."""
+    """Convert values to the types of the defaults; TOML's 1 may stand for 1.0."""
     out = {}
     for name, value in given.items():
         if name not in known:
@@ -132,7 +146,7 @@ def _typed(given: Mapping[str, Any], known: Mapping[str, Any], table: str) -> di
         if kind in (bool, int, float, str):
             if type(value) is not kind:
                 raise ValueError(f"{table}.{name}={value!r} must be a {kind.__name__}, as {known[name]!r} is.")
-        elif isinstance(value, str):  # TOML tables of Flower hold no lists: "(0, 0, 1)"
+        elif isinstance(value, str):  # Flower's TOML tables cannot hold lists: "(0, 0, 1)"
             value = ast.literal_eval(value)
         out[name] = value
     return out

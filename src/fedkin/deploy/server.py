@@ -1,4 +1,4 @@
-"""The ServerApp: the same loop as everywhere, with an engine whose clients are sites."""
+"""The ServerApp: the usual loop, with an engine whose clients are sites."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ from fedkin.deploy.codec import (
 )
 from fedkin.deploy.directory import Node, NodeDirectory, pull, push, reason
 from fedkin.deploy.plan import Plan, read
+from fedkin.deploy.secure import FEWEST, OVER, Secure, SecureSum, as_mean, flat, kinds_of, shapes_of
+from fedkin.deploy.secure import decode as decode_secure
+from fedkin.deploy.secure import encode as encode_secure
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.loop import run
+from fedkin.engine.round import NoReplies
 from fedkin.engine.runner import Evaluation, Outcome, RunSpec, Task, Work
 from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Data, Examples, Message
@@ -42,11 +46,11 @@ from fedkin.results.files import write_json
 from fedkin.results.folder import prepare
 from fedkin.results.run import Run
 
-PAUSE = 0.1  # seconds between two looks for replies
-SILENCE = 5.0  # seconds without an answer of the superlink that are worth a note
-TRIES = 3  # a client whose process dies so many times in one exchange is given up for the round
-PATIENCE = 10.0  # seconds before a node that Flower takes to be gone is asked again, unless it was restarted
-NODE_UNAVAILABLE = 5  # Flower's code where a supernode is gone
+PAUSE = 0.1  # seconds between two checks for replies
+SILENCE = 5.0  # seconds without an answer from the superlink after which the history notes it
+TRIES = 3  # a client whose process dies this many times in one exchange is given up for the round
+PATIENCE = 10.0  # seconds before a node that Flower considers gone is asked again, unless it was restarted
+NODE_UNAVAILABLE = 5  # Flower's code for a supernode that is gone
 
 app = ServerApp()
 
@@ -61,7 +65,7 @@ def serve(grid: Grid, plan: Plan) -> Run:
     before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
     keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
     directory = NodeDirectory(
-        grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
+        grid, plan.clients, notify=_say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
         max_classes=plan.max_classes,
     )  # fmt: skip
     absent = _gathered(directory, plan, before)
@@ -71,10 +75,10 @@ def serve(grid: Grid, plan: Plan) -> Run:
         directory.introduce_again(prepared)
         absent = _gathered(directory, plan, before)
     infos = {name: SiteInfo(**site["card"]) for name, site in before.items()} | directory.infos
-    _check_cards(infos, plan, absent)
+    _check_infos(infos, plan, absent)
     sites = {name: {"card": info._asdict(), "key": directory.keys.get(name, b"").hex()} for name, info in infos.items()}
     write_json(out / "sites.json", sites, durable=True)
-    remote = RemoteFederation(tuple(infos[name] for name in plan.clients))
+    remote = RemoteFederation(tuple(infos[name] for name in plan.clients), plan.secure)
     name = _name(out)
     return run(
         plan.method,
@@ -89,45 +93,45 @@ def serve(grid: Grid, plan: Plan) -> Run:
         options=plan.options,
         trackers=[Lines()],
         connect=lambda spec, checkpoint: Deployment(
-            grid, directory, spec, checkpoint, name, plan.options.time_limit, prepared
+            grid, directory, spec, checkpoint, name, plan.options.time_limit, prepared, plan.secure
         ),
     )
 
 
 def _gathered(directory: NodeDirectory, plan: Plan, before: Mapping[str, Any]) -> list[str]:
-    """Wait for all clients; return those that are not there. Raise if one of them cannot take part."""
+    """Wait for all clients; return those that are missing. Raise if one of them cannot take part."""
     absent = directory.gather(plan.wait)
     if refused := {name: why for name, why in directory.refused.items() if name not in before}:
         raise RuntimeError(
             "; ".join(f"{name} cannot take part: {why}" for name, why in sorted(refused.items()))
-            + ". Put it right there (`fedkin deploy check SITE_FILE`), restart its supernode, and run again."
+            + ". Fix it there (`fedkin deploy check SITE_FILE`), restart its supernode, and run again."
         )
     return absent
 
 
 def _agreed(directory: NodeDirectory, plan: Plan, out: Path, absent: Sequence[str]) -> str:
-    """The preprocessing of all sites as JSON, made once from what each tells of its table, and kept with the run."""
+    """The preprocessing of all sites as JSON, made once from the statistics they share, and kept with the run."""
     path = out / "preprocessing.json"
     if path.exists() and (out / "config.json").exists():
         return path.read_text()
     if absent:
-        raise RuntimeError(f"run.fit='{plan.fit}' needs all sites at the start; {', '.join(absent)} is not there.")
+        raise RuntimeError(f"run.fit='{plan.fit}' needs all sites at the start; {', '.join(absent)} is not connected.")
     answers = directory.ask("statistics", encode_text(plan.fit), plan.wait)
-    told, problems = {}, [f"{name} did not tell" for name in plan.clients if name not in answers]
+    statistics, problems = {}, [f"{name} did not answer" for name in plan.clients if name not in answers]
     for name, record in sorted(answers.items()):
         try:
-            told[name] = decode_statistics(record)
+            statistics[name] = decode_statistics(record)
         except Malformed as error:
             problems.append(f"{name}: {refusal(record) or error}")
     if problems:
         raise RuntimeError(f"The sites could not agree on how to prepare their tables: {'; '.join(problems)}.")
-    made = agreed(told, cast(Fit, plan.fit), reading=Reading())
+    made = agreed(statistics, cast(Fit, plan.fit), reading=Reading())
     write_json(path, made.to_json(), durable=True)
     return path.read_text()
 
 
 def _name(out: Path) -> str:
-    """The run's own name, which a run that goes on keeps, whatever Flower calls it."""
+    """The run's own name. A resumed run keeps it, whatever Flower calls the run."""
     path = out / "run.json"
     if not path.exists() or not (out / "config.json").exists():
         write_json(path, {"run": secrets.token_hex(8)}, durable=True)
@@ -135,33 +139,37 @@ def _name(out: Path) -> str:
     return name
 
 
-def _check_cards(infos: Mapping[str, SiteInfo], plan: Plan, absent: Sequence[str]) -> None:
-    """Everybody has said something of itself, now or when the run was begun."""
+def _check_infos(infos: Mapping[str, SiteInfo], plan: Plan, absent: Sequence[str]) -> None:
+    """Raise if a client has never introduced itself, neither now nor when the run began."""
     unknown = [name for name in plan.clients if name not in infos]
     if unknown:
         raise RuntimeError(
-            f"Of the clients {', '.join(plan.clients)}, nobody has seen {', '.join(unknown)} within {plan.wait:g} s: "
-            "start their supernodes, or take them out of run.clients, or make run.wait longer."
+            f"Of the clients {', '.join(plan.clients)}, {', '.join(unknown)} did not connect within {plan.wait:g} s: "
+            "start their supernodes, remove them from run.clients, or make run.wait longer."
         )
     for name in absent:
-        _say(f"{name} is not there; the run goes on without it until it comes back")
+        _say(f"{name} is not connected; the run continues without it until it comes back")
 
 
 @dataclass(frozen=True)
 class RemoteFederation:
-    """The clients as the server knows them: their rows are elsewhere."""
+    """The clients as the server knows them: their examples are elsewhere."""
 
     infos: tuple[SiteInfo, ...]
+    secure: bool = False
+    """The server sees the mean of their replies alone."""
 
     def __post_init__(self) -> None:
         shapes = {info.shape for info in self.infos}
         if len(shapes) > 1:
-            told = "; ".join(f"{info.client}: [{info.shape}]" for info in self.infos)
-            raise ValueError(f"The sites' examples have different shapes ({told}): make them alike.")
+            listed = "; ".join(f"{info.client}: [{info.shape}]" for info in self.infos)
+            raise ValueError(f"The sites' examples have different shapes ({listed}): give all of them one shape.")
         headers = {info.columns for info in self.infos if info.columns}
         if len(headers) > 1:
-            told = "; ".join(f"{info.client}: {info.columns or 'no names'}" for info in self.infos)
-            raise ValueError(f"The sites' columns have other names or another order (digests {told}): make them alike.")
+            listed = "; ".join(f"{info.client}: {info.columns or 'no names'}" for info in self.infos)
+            raise ValueError(
+                f"The sites' columns differ in name or order (digests {listed}): use the same columns everywhere."
+            )
 
     def __len__(self) -> int:
         return len(self.infos)
@@ -169,11 +177,12 @@ class RemoteFederation:
     @property
     def description(self) -> dict[str, Any]:
         kinds = {info.data for info in self.infos}
-        return {"engine": "flower", "data": kinds.pop() if len(kinds) == 1 else "own", "clients": len(self)}
+        about = {"engine": "flower", "data": kinds.pop() if len(kinds) == 1 else "own", "clients": len(self)}
+        return about | ({"secure": True} if self.secure else {})
 
     @property
     def classes(self) -> int:
-        """Of all sites together: one of them may not have every class."""
+        """The largest number at any site: some sites may not have every class."""
         return max(info.classes for info in self.infos)
 
     @property
@@ -202,39 +211,41 @@ class RemoteFederation:
         return made.contiguous(memory_format=torch.channels_last) if made.dim() == 4 else made
 
     def data(self, client: int, *, with_test: bool = False) -> Data:
-        raise RuntimeError("Rows never leave their site.")
+        raise RuntimeError("Examples never leave their site.")
 
     def test(self, client: int) -> Examples:
-        raise RuntimeError("Rows never leave their site.")
+        raise RuntimeError("Examples never leave their site.")
 
     def fingerprint(self) -> str:
-        """Of who takes part. Not of how many rows they have: a site's data may grow."""
+        """A hash of who takes part, but not of how many examples they have: a site's data may grow."""
         text = json.dumps([self.names, self.shape, self.classes])
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def facts(self) -> Iterator[tuple[int | None, str, Any]]:
         for client, info in enumerate(self.infos):
-            yield client, "train_rows", info.train
-            yield client, "validation_rows", info.validation
-            yield client, "test_rows", info.test
+            yield client, "train_examples", info.train
+            yield client, "validation_examples", info.validation
+            yield client, "test_examples", info.test
             yield client, "name", info.client
 
 
 @dataclass
 class Ask:
-    """A task on its way."""
+    """A task that was sent and is not answered yet."""
 
     task: Work
     name: str
     letter: Any
-    """The task as a record: it is sent again as it is."""
+    """The task as a record, to be sent again unchanged."""
     node: Node | None = None
     message: str | None = None
     tries: int = 0
     avoid: tuple[Node | None, float] = (None, 0.0)
-    """A node that Flower takes to be gone, and until when it is left alone: for a while it is still on the list."""
+    """A node that Flower considers gone, and until when it is not asked: Flower still lists it for a while."""
     notes: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
+    told: Secure | None = None
+    """The site's part in a stage of a secure sum."""
 
     def again(self, why: str) -> None:
         self.notes.append(f"asked again: {why}")
@@ -242,8 +253,8 @@ class Ask:
 
 
 class Deployment:
-    """The engine. A task is sent to whatever node speaks for the client, and sent again if that node goes away; it
-    names the state it starts from, so that it makes no difference how often it is sent."""
+    """The engine. A task is sent to the client's current node, and sent again if that node goes away. A task
+    names the state it starts from, so that sending it twice does no harm."""
 
     def __init__(
         self,
@@ -254,15 +265,22 @@ class Deployment:
         name: str,
         time_limit: float,
         preprocessing: str = "",
+        secure: bool = False,
     ) -> None:
-        self._preprocessing = preprocessing
+        self._preprocessing, self._secure = preprocessing, secure
         self._grid, self._directory, self._spec, self._book = grid, directory, spec, checkpoint
         self._name, self._limit = name, time_limit
-        # told once, with the first task: an interruption is part of a run's history
+        # reported once, with the first task: an interruption is part of a run's history
         self._news = [f"the server was started again after round {checkpoint.done}"] if checkpoint.done else []
 
     def run(self, tasks: Sequence[Work], message: Message) -> list[Outcome]:
-        asks = [Ask(task, self._spec.federation.names[task.client], self._letter(task, message)) for task in tasks]
+        if self._secure and all(isinstance(task, Task) for task in tasks):
+            return self._sum(tasks, message)
+        names = self._spec.federation.names
+        asks = [Ask(task, names[task.client], self._letter(task, message)) for task in tasks]
+        return self._exchange(asks)
+
+    def _exchange(self, asks: list[Ask]) -> list[Outcome]:
         for ask in asks:
             ask.notes += self._news
         self._news = []
@@ -285,6 +303,57 @@ class Deployment:
                 time.sleep(PAUSE)
         return [self._outcome(ask) for ask in asks]
 
+    def _sum(self, tasks: Sequence[Work], message: Message) -> list[Outcome]:
+        """The mean of all replies, as everybody's reply: a method that needs their mean alone makes the same of it.
+
+        Those who are lost on the way are missing from it. Raises NoReplies if too few are left to open the sum."""
+        names = {self._spec.federation.names[task.client]: task for task in tasks}
+        outcomes: dict[str, Outcome] = {}
+        total = SecureSum(names, secrets.token_hex(8))
+
+        def stage(wanted: Mapping[str, Secure], message: Message) -> dict[str, Ask]:
+            """Ask for one stage. Returns those that answered; why the others did not is in `outcomes`."""
+            asks = []
+            for name, secure in wanted.items():
+                letter = self._letter(names[name], message)
+                letter["secure"] = encode_secure(secure)
+                asks.append(Ask(names[name], name, letter))
+            for ask, outcome in zip(asks, self._exchange(asks)):
+                before = outcomes.get(ask.name, outcome)
+                outcomes[ask.name] = outcome._replace(notes=(*before.notes, *outcome.notes))
+                if before.body:  # of the stage in which it worked
+                    outcomes[ask.name] = before._replace(error=outcome.error, notes=outcomes[ask.name].notes)
+            return {ask.name: ask for ask in asks if not outcomes[ask.name].error and ask.told is not None}
+
+        def told(asks: Mapping[str, Ask]) -> dict[str, Secure]:
+            return {name: ask.told for name, ask in asks.items() if ask.told is not None}
+
+        nothing, sent = Message(), dict[str, Ask]()
+        keys = told(stage(total.keys(names), nothing))
+        if not keys and not any(OVER in outcome.error for outcome in outcomes.values()):
+            return [outcomes[name] for name in names]  # all failed, and none because of an earlier sum
+        try:
+            shares = told(stage(total.shares(keys), nothing)) if len(keys) >= FEWEST else {}
+            sent = stage(total.masked(shares), message) if len(shares) >= FEWEST else {}
+            if len(sent) < FEWEST:
+                raise Malformed(f"{len(sent)} sites sent their part; at least {FEWEST} are needed")
+            bodies = {name: outcomes[name].body for name in sent}
+            layouts = {name: (kinds_of(secure), shapes_of(bodies[name])) for name, secure in told(sent).items()}
+            kinds, shapes = next(iter(layouts.values()))
+            if odd := [name for name, layout in layouts.items() if layout != (kinds, shapes)]:
+                raise Malformed(f"{', '.join(odd)} replied with other shapes than the others")
+            opened = stage(total.open(sent), nothing)
+            mean = as_mean(total.total({name: flat(b) for name, b in bodies.items()}, told(opened)), shapes, kinds)
+        except Malformed as error:
+            _say(f"round {tasks[0].round}: no secure sum: {error}")
+            for text in filter(None, (outcome.error for outcome in outcomes.values())):
+                _say(text)
+            raise NoReplies from error
+        for name, outcome in outcomes.items():
+            absent = outcome.error or f"client {name} took no part in the sum"
+            outcomes[name] = outcome._replace(body=mean if name in sent else (), error="" if name in sent else absent)
+        return [outcomes[name] for name in names]
+
     def close(self) -> None:
         pass
 
@@ -298,7 +367,7 @@ class Deployment:
             run=self._name,
             client=federation.names[task.client],
             number=task.client,
-            # an evaluation goes as a task without a function, in the round whose seed it uses
+            # an evaluation is sent as a task without a function, in the round whose seed it uses
             round=task.round if isinstance(task, Task) else task.round + 1,
             function=task.function if isinstance(task, Task) else "",
             state=task.state.name if task.state else "",
@@ -313,10 +382,10 @@ class Deployment:
         return encode_request(request, message.for_position(task.position))
 
     def _follow(self, ask: Ask) -> None:
-        """Notice that the node that has the task is not there any more, or is another, or has been restarted."""
+        """Send the task again if its node was restarted or replaced."""
         now = self._directory.node(ask.name)
         if ask.message is None or now is None or now == ask.node:
-            return  # one that is merely gone may come back with the answer; if not, Flower says so
+            return  # a node that is merely gone may come back with the answer; if not, Flower says so
         if ask.node is not None and now.id == ask.node.id:
             ask.again("its supernode was restarted")
         else:
@@ -338,12 +407,13 @@ class Deployment:
             else:
                 ask.tries += 1
                 if ask.tries >= TRIES:
-                    ask.outcome = self._failed(ask, f"failed {TRIES} times, at last with {reason(reply)}")
+                    ask.outcome = self._failed(ask, f"failed {TRIES} times, finally with {reason(reply)}")
                     return
             ask.again(reason(reply))
             return
         try:
             answer, body, scores = decode_answer(reply.content, self._spec.task)
+            ask.told = decode_secure(reply.content)
             if answer.client != ask.name:
                 raise Malformed(f"the answer is from '{answer.client}'")
         except Malformed as error:
@@ -358,7 +428,7 @@ class Deployment:
 
     def _outcome(self, ask: Ask) -> Outcome:
         if ask.outcome is None:
-            gone = " (it is not there)" if self._directory.node(ask.name) is None else ""
+            gone = " (it is not connected)" if self._directory.node(ask.name) is None else ""
             ask.outcome = self._failed(ask, f"did not answer within {self._limit:g} s{gone}")
         return ask.outcome
 
@@ -376,7 +446,7 @@ class Lines(Tracker):
 
     def start(self, config: dict[str, Any], done: int) -> None:
         self._rounds = config["options"]["rounds"]
-        _say(f"{config['label']}: {done} of {self._rounds} rounds are done" if done else f"{config['label']}: begins")
+        _say(f"{config['label']}: {done} of {self._rounds} rounds are done" if done else f"{config['label']}: starting")
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
         self.participants(round, metrics)

@@ -1,4 +1,4 @@
-"""`fedkin reproduce PAPER/ITEM`: run a table or figure of a paper, and print paper against ours."""
+"""`fedkin reproduce PAPER/ITEM`: rerun a table or figure of a paper, and print its numbers beside ours."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def show(outcome: Outcome, console: Console) -> None:
 
     for measure in outcome.item.measures:
         header, rows = outcome.table(measure)
-        console.print(terminal(f"{outcome.name}: {outcome.item.title}", header, rows, outcome.item.place))
+        console.print(terminal(f"{outcome.name}: {outcome.item.title}", header, rows, outcome.item.where))
     for reason in dict.fromkeys(outcome.missing.values()):
         count = sum(1 for why in outcome.missing.values() if why == reason)
         console.print(f"{count} cells: {reason}", markup=False)
@@ -117,7 +117,7 @@ def show_list(seeds: int | None, console: Console) -> None:
             for scale in SCALES:
                 jobs = jobs_of(name, item, scale, seeds=seeds).values()
                 times.append(duration(3600 * status(jobs, none, {}).hours_left))
-            rows.append((f"{paper}/{name}", item.title, item.place, str(len(item.cells)), *times))
+            rows.append((f"{paper}/{name}", item.title, item.where, str(len(item.cells)), *times))
     header = ("item", "what it shows", "in the paper", "cells", *SCALES)
     note = "\n".join(f"{scale}: {says}." for scale, says in SCALES.items())
     note += "\nTimes are estimates for this machine's cores; items that share runs share their time."

@@ -42,11 +42,15 @@ class Ditto(Method):
     stays = "personal model"
 
     lam: NonNegative = 1.0
-    """λ: strength of the pull of personal models to the global one; 0 is Local. The paper takes 0.1, 1 and 2."""
+    """λ: how strongly personal models are pulled to the global one; 0 is Local. The paper uses 0.1, 1 and 2."""
     personal_epochs: Whole = 0
     """s: epochs per round for the personal model; 0: the run's epochs."""
     weighting: Literal["size", "equal"] = "size"
     """Weights in the global mean. size: by n_k, as in FedAvg. equal: all alike, as in the authors' code."""
+
+    @property
+    def averages(self) -> str:
+        return self.weighting
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}

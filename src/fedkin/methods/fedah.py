@@ -54,12 +54,16 @@ class FedAH(Method):
 
     matters = {"weight_lr": {"weight_lr": 50.0}}  # a head changes little in four rounds
 
+    @property
+    def averages(self) -> str:
+        return "size"
+
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         return (
-            ["fedah: a client mixes heads only from its second round on. Take at least 2 rounds."] if rounds < 2 else []
+            ["fedah: a client mixes heads only from its second round on. Use at least 2 rounds."] if rounds < 2 else []
         )
 
     def send(self, state: State, ids: Tensor) -> Message:
@@ -93,7 +97,7 @@ class FedAH(Method):
         net, positions = client.net, client.net.layout.head
         if bool((positions >= net.layout.parameters).any()):
             raise ValueError(
-                "FedAH mixes a head of trained parameters alone; this head has buffers or frozen parameters: name "
+                "FedAH mixes heads of trained parameters only; this head has buffers or frozen parameters: name "
                 "another with --head."
             )
         theirs = received[positions]

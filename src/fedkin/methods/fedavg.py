@@ -44,6 +44,10 @@ class FedAvg(Method):
 
     matters = {"fine_tune_epochs": {"fine_tune": True}}
 
+    @property
+    def averages(self) -> str:
+        return "size"
+
     def init(self, fed: Server) -> State:
         # before the first reply the model is nobody's: all clients share it alike
         return {"model": fed.initial(0), "share": fed.equal_shares()}

@@ -47,10 +47,14 @@ class FedBABU(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights in the mean of the bodies. equal: all alike, as in the authors' code. size: by n_k."""
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     def init(self, fed: Server) -> State:
         if not bool((fed.layout.body < fed.layout.parameters).any()):
             raise ValueError(
-                "FedBABU trains the body alone, and the body of this model is frozen: unfreeze a part of it, or take a "
+                "FedBABU trains only the body, and the body of this model is frozen: unfreeze a part of it, or use a "
                 "method that trains heads (fedper, fedrep, fedavg-ft)."
             )
         return {"body": fed.initial(0)[fed.layout.body], "share": fed.equal_shares()}

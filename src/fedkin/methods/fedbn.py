@@ -57,13 +57,19 @@ class FedBN(Method):
     # the field matters only for a model with batch norm
     matters = {"newcomers": {"settings": {"participation": 0.3, "model": _small, "model_options": {}}}}
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         if any(piece.name.endswith("running_mean") for piece in fed.layout.pieces):
             return []
-        return ["fedbn: this model has no batch norm with running statistics, so it is FedAvg. Take a model that has."]
+        return [
+            "fedbn: this model has no batch norm with running statistics, so it is FedAvg. Use cnn_bn, for example."
+        ]
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

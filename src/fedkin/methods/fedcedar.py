@@ -79,8 +79,8 @@ class FedCEDAR(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights of the clusters in their mean: equal (paper), or the number of clients in each."""
     activate_every: Whole = 0
-    """Every so many rounds, sample the participation from each group of clients separately; 0: never. The groups are
-    the clusters and, as one more, the clients without a cluster."""
+    """Rounds between those that sample the participation from each group of clients separately; 0: never. The groups
+    are the clusters and, as one more, the clients without a cluster."""
     nodes: tuple[int, ...] = ()
     """True node of each client, for the groups of activate_every in the paper's case study. No real server knows it."""
 
@@ -120,13 +120,18 @@ class FedCEDAR(Method):
         }
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
-        present = len(fed.sample(1))
-        if not self.clustering or self.clusters <= present:
-            return []
-        return [
-            f"FedCEDAR looks for {self.clusters} clusters among the {present} clients of a round, so every client is a "
-            f"cluster of its own: take clusters below {present}, or a larger participation."
-        ]
+        present, out = len(fed.sample(1)), []
+        if self.clustering and self.clusters > present:
+            out.append(
+                f"FedCEDAR looks for {self.clusters} clusters among the {present} clients of a round, so every client "
+                f"is a cluster of its own: use clusters below {present}, or a larger participation."
+            )
+        if self.memory and present == len(fed.ids):
+            out.append(
+                "FedCEDAR's memory is for clients that are absent from a round, and with participation 1 nobody is "
+                "(unless replies are lost), so memory and weighting change nothing: use a smaller participation."
+            )
+        return out
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:
         if not self.activate_every or round % self.activate_every:

@@ -47,6 +47,10 @@ class FedPer(Method):
     use: Literal["received", "trained"] = "received"
     """The base that a client uses with its own layers: as received, or after its training in the round."""
 
+    @property
+    def averages(self) -> str:
+        return "size"
+
     def init(self, fed: Server) -> State:
         base, _ = last_layers(fed.layout, self.personal_layers)
         return {"base": fed.initial(0)[base], "share": fed.equal_shares()}

@@ -48,6 +48,10 @@ class FedRep(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights in the mean of the bodies. equal: all alike. size: by n_k."""
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     def init(self, fed: Server) -> State:
         return {"body": fed.initial(0)[fed.layout.body], "share": fed.equal_shares()}
 

@@ -63,6 +63,10 @@ class FedRoD(Method):
 
     matters = {"hidden": {"hyper": True}, "start": {"hyper": False}}
 
+    @property
+    def averages(self) -> str:
+        return "size"
+
     # ---- server
     def init(self, fed: Server) -> State:
         linear_head(fed.layout, torch.zeros(fed.layout.size))  # raise now if there is no such head

@@ -13,7 +13,7 @@ Grinwald, Wiesner, Nakajima. NeurIPS 2024.
 The numbers are ours. (3) takes the scale at which the projected clients lie furthest apart (Riesz energy). A client
 uses the head at β_i. Deviations: the replies of round τ serve for (3) and for the average (the authors' code trains
 twice); all clients are asked then, and those whose reply is missing, or who join later, keep the whole simplex. It
-holds weight and bias (theirs: the weight). (2) moves from β_i towards a uniform point, so α stays in it
+holds weight and bias (theirs: the weight). (2) moves from β_i toward a uniform point, so α stays in it
 (theirs may leave it).
 """
 
@@ -78,6 +78,17 @@ class Floco(Method):
             "round": 0,
             "share": fed.equal_shares(),
         }
+
+    def warnings(self, fed: Server, rounds: int) -> list[str]:
+        out = []
+        if rounds < self.tau:
+            out.append(
+                f"floco: clients get their regions of the simplex after round {self.tau}; in {rounds} rounds all use "
+                "its center. Use more rounds or a smaller tau."
+            )
+        if len(fed.ids) < 2:
+            out.append("floco: a single client has nobody to be told apart from, and uses the center of the simplex.")
+        return out
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:
         assigns = state["round"] + 1 >= self.tau and not state["assigned"].any()

@@ -66,6 +66,10 @@ class KNNPer(Method):
     matters = {"lam": {"choose": False}}
 
     # ---- FedAvg
+    @property
+    def averages(self) -> str:
+        return "size"
+
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 

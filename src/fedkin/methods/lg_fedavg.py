@@ -51,6 +51,10 @@ class LGFedAvg(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights in the mean. equal: all replies alike, as in the authors' code. size: by n_k."""
 
+    @property
+    def averages(self) -> str:
+        return self.weighting
+
     # ---- server
     def init(self, fed: Server) -> State:
         _, top = last_layers(fed.layout, self.global_layers)
@@ -66,7 +70,7 @@ class LGFedAvg(Method):
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         if rounds > self.warm_rounds:
             return []
-        return [f"lg-fedavg: all {rounds} rounds are warm rounds of FedAvg. Take more than {self.warm_rounds} rounds."]
+        return [f"lg-fedavg: all {rounds} rounds are warm rounds of FedAvg. Use more than {self.warm_rounds} rounds."]
 
     def send(self, state: State, ids: Tensor) -> Message:
         warm = torch.tensor(state["round"] < self.warm_rounds)

@@ -58,12 +58,16 @@ class MOON(Method):
 
     matters = {"buffer": {"mu": 5.0, "settings": {"participation": 1.0}}}
 
+    @property
+    def averages(self) -> str:
+        return "size"
+
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         return (
-            ["moon: the contrast has a gradient only from a client's second round on. Take at least 2 rounds."]
+            ["moon: the contrast has a gradient only from a client's second round on. Use at least 2 rounds."]
             if rounds < 2
             else []
         )

@@ -15,7 +15,7 @@ McLaughlin, Su. NeurIPS 2024.
 
 The numbers are ours. A client uses the received body with the classifier of its own (4) on that body. Deviations from
 the authors' code: features are those of the trained body, not those seen while it was trained; the ridge is a field
-(they add 1); β is bounded in the search (they clip it afterwards); a class with fewer than FOLDS examples takes the
+(they add 1); β is bounded in the search (they clip it afterward); a class with fewer than FOLDS examples takes the
 global mean. As theirs, the start is random: means uniform in [0, 1), Σ_g = I; and a client whose classes are all too
 small for folds takes β = 0.
 """
@@ -61,6 +61,10 @@ class PFedFDA(Method):
     """two: β of its own for means and covariance. one: the same for both. local: β = 1, local estimates alone."""
     ridge: Positive = 1.0
     """Added to the diagonal of local covariances; 1 as in the authors' code."""
+
+    @property
+    def averages(self) -> str:
+        return "size"
 
     # ---- server
     def init(self, fed: Server) -> State:

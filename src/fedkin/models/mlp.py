@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import inf, prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+MOST_PLANS = 64  # batch sizes that are kept in mind; the last batches of clients differ in size
 
 
 class Dense(nn.Module):
@@ -24,23 +27,89 @@ class Dense(nn.Module):
             x = F.relu_(layer(x))
         return last(x)  # type: ignore[no-any-return]
 
-    @torch.no_grad()
-    def gradients(self, x: Tensor, y: Tensor, out: list[Tensor] | None = None) -> list[Tensor]:
-        """Gradient of the mean cross entropy by the chain rule, written to `out` if given. In so small a network the
-        bookkeeping of autograd, and memory for a gradient in every step, cost more than the arithmetic."""
-        layers: list[nn.Linear] = list(self.children())  # type: ignore[arg-type]
-        out = [torch.empty_like(parameter) for parameter in self.parameters()] if out is None else out
-        inputs = [x.flatten(1).float()]
-        for layer in layers[:-1]:
-            inputs.append(F.relu_(F.linear(inputs[-1], layer.weight, layer.bias)))
-        delta = F.softmax(F.linear(inputs[-1], layers[-1].weight, layers[-1].bias), 1)
-        delta.scatter_add_(1, y[:, None], delta.new_full((len(y), 1), -1.0)).div_(len(y))
-        for i in reversed(range(len(layers))):
-            torch.mm(delta.t(), inputs[i], out=out[2 * i])
-            torch.sum(delta, 0, out=out[2 * i + 1])
-            if i:
-                delta = (delta @ layers[i].weight).mul_(inputs[i] > 0)
-        return out
+    def gradients(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        """Gradient of the mean cross entropy by the chain rule."""
+        return self.gradient_function([torch.empty_like(parameter) for parameter in self.parameters()])(x, y)
+
+    def gradient_function(self, out: list[Tensor]) -> GradientFunction:
+        """`gradients` as a function that writes to `out` in every call."""
+        return GradientFunction(list(self.children()), out)  # type: ignore[arg-type]
+
+
+class GradientFunction:
+    """Gradient of the mean cross entropy of a `Dense` network, written to `out`.
+
+    In so small a network the bookkeeping of autograd, memory for the results of a step and new views of the same memory
+    cost more than the arithmetic. All of them are made once for each batch size.
+    """
+
+    def __init__(self, layers: list[nn.Linear], out: list[Tensor]) -> None:
+        self._weights = [layer.weight.detach() for layer in layers]
+        self._biases = [layer.bias.detach() for layer in layers]
+        self._out = out
+        self._room = 0
+        self._memory: list[tuple[Tensor, Tensor]] = []
+        self._plans: dict[int, _Plan] = {}
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        examples = y.shape[0]
+        plan = self._plans.get(examples) or self._plan(examples)
+        x = x.flatten(1).float()
+        activation = x
+        for bias, weight, z in plan.hidden:
+            activation = torch.relu_(torch.addmm(bias, activation, weight, out=z))
+        bias, weight, z = plan.last
+        torch.softmax(torch.addmm(bias, activation, weight, out=z), 1, out=plan.delta)
+        plan.delta.scatter_add_(1, y.unsqueeze(1), plan.minus_one).div_(plan.divisor)
+        for delta, delta_t, weight, activation, below, weight_slope, bias_slope in plan.backward:
+            torch.sum(delta, 0, out=bias_slope)
+            torch.mm(delta_t, activation, out=weight_slope)
+            torch.mm(delta, weight, out=below)
+            below.mul_(activation.sign_())  # the slope of ReLU: its output is not needed any more
+        delta, delta_t, weight_slope, bias_slope = plan.first
+        torch.sum(delta, 0, out=bias_slope)
+        torch.mm(delta_t, x, out=weight_slope)
+        return self._out
+
+    def _plan(self, examples: int) -> _Plan:
+        if examples > self._room or len(self._plans) == MOST_PLANS:
+            self._plans.clear()
+        if examples > self._room:
+            self._room = examples
+            self._memory = [(b.new_empty(examples, len(b)), b.new_empty(examples, len(b))) for b in self._biases]
+        weights, out = self._weights, self._out
+        outputs = [z[:examples] for z, _ in self._memory]
+        deltas = [delta[:examples] for _, delta in self._memory]
+        forward = [(b, w.t(), z) for b, w, z in zip(self._biases, weights, outputs)]
+        slopes = list(zip(out[::2], out[1::2]))
+        backward = [
+            (deltas[i], deltas[i].t(), weights[i], outputs[i - 1], deltas[i - 1], *slopes[i])
+            for i in reversed(range(1, len(weights)))
+        ]
+        made = self._plans[examples] = _Plan(
+            forward[:-1],
+            forward[-1],
+            deltas[-1],
+            deltas[-1].new_full((examples, 1), -1.0),
+            deltas[-1].new_full((), float(examples)),
+            backward,
+            (deltas[0], deltas[0].t(), *slopes[0]),
+        )
+        return made
+
+
+class _Plan(NamedTuple):
+    """What the steps with one batch size read and write."""
+
+    hidden: list[tuple[Tensor, Tensor, Tensor]]
+    last: tuple[Tensor, Tensor, Tensor]
+    delta: Tensor
+    """Gradient by the outputs of the last layer."""
+    minus_one: Tensor
+    divisor: Tensor
+    """The number of examples, as a tensor: dividing by it takes half as long."""
+    backward: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]]
+    first: tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -65,5 +134,5 @@ def fcnn2(shape: tuple[int, ...], classes: int, *, width: float = 1.0) -> nn.Mod
 
 def scaled(units: int, width: float) -> int:
     if not 0 < width < inf:
-        raise ValueError(f"width={width} is a factor on the units of each layer: it must be above 0 and finite.")
+        raise ValueError(f"width={width} multiplies the units of each layer: it must be above 0 and finite.")
     return max(1, round(units * width))

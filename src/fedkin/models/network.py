@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,7 +37,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which number of a vector is what: trained parameters, then float buffers.
+    """What each number of a vector is: trained parameters, then float buffers.
 
     Frozen parameters (`requires_grad=False` in the module) are constants: they are in no vector, do not travel and are
     not stored for each client.
@@ -46,13 +45,13 @@ class Layout:
 
     pieces: tuple[Piece, ...]
     parameters: int
-    """How many numbers are trained."""
+    """Number of trained parameters."""
     size: int
     layers: tuple[Layer, ...]
     """The layers with something to train."""
     head_layer: int
     aliases: tuple[tuple[str, str], ...] = ()
-    """Further names of tensors that a module uses in several places, and the name under which they are a piece."""
+    """Other names of tensors that a module uses more than once, and the name of their piece."""
     frozen: tuple[str, ...] = ()
     """Names of the frozen parameters."""
 
@@ -138,23 +137,23 @@ class Network:
         self.initial = self.flat.clone()
         """The common initial model: every client can make it from the run's seed, so it need not travel."""
         self.needs_pairs = any(isinstance(m, _BatchNorm) for m in module.modules())
-        # a module's own gradients are of all its parameters
-        self._closed: Callable[..., list[Tensor]] | None = (
-            None if self.layout.frozen else getattr(module, "gradients", None)
-        )
-        self._slopes = {"out": self.pieces(torch.empty_like(self.trainable))} if _takes_out(self._closed) else {}
+        self._gradient = torch.empty_like(self.trainable)
+        self._gradient_pieces = self.pieces(self._gradient)
+        # a module's own gradient is that of all its parameters
+        make = None if self.layout.frozen else getattr(module, "gradient_function", None)
+        self._closed: Callable[[Tensor, Tensor], list[Tensor]] | None = make and make(self._gradient_pieces)
         self._head: nn.Module = self._names[self.layout.layers[self.layout.head_layer].name]
         self.autocast: Callable[[], AbstractContextManager[Any]] | None = None
         """Mixed precision of the module's passes; losses, gradients and vectors stay float32."""
         self.forward_flops, self.training_flops = _flops(self, example)
         self.cost = 0.0
 
-    def load(self, row: Tensor) -> None:
-        if row.shape != self.flat.shape:
+    def load(self, vector: Tensor) -> None:
+        if vector.shape != self.flat.shape:
             raise ValueError(
-                f"This network has {self.layout.size} numbers; the row given has shape {tuple(row.shape)}."
+                f"This network has {self.layout.size} numbers; the vector given has shape {tuple(vector.shape)}."
             )
-        self.flat.copy_(row)
+        self.flat.copy_(vector)
         for counter, start in zip(self._counters, self._counter_start):
             counter.copy_(start)
 
@@ -175,6 +174,11 @@ class Network:
     def vector(self) -> Tensor:
         return self.flat.clone()
 
+    def holds(self, value: Tensor) -> bool:
+        """Is this tensor in memory that the network writes to?"""
+        own = (self.flat, self._gradient)
+        return value.untyped_storage().data_ptr() in [tensor.untyped_storage().data_ptr() for tensor in own]
+
     def train(self) -> None:
         self.module.train()
 
@@ -188,31 +192,48 @@ class Network:
         with self.autocast():
             return self.module(x).float()  # type: ignore[no-any-return]
 
-    def gradients(self, x: Tensor, y: Tensor, loss: Loss | None, parameters: list[nn.Parameter]) -> list[Tensor]:
-        """Gradient of the loss (the task's where None) on a batch, for these parameters. The next call may write over
-        it."""
-        if (
+    def is_closed(self, loss: Loss | None, parameters: Sequence[nn.Parameter]) -> bool:
+        """Does the module itself know the gradient of this loss (the task's where None) for these parameters?"""
+        return (
             loss is None
             and self._closed is not None
             and self.autocast is None
             and self.task.is_cross_entropy
             and len(parameters) == len(self.parameters)
-        ):
-            self.cost += len(x) * self.training_flops
-            return self._closed(x, y, **self._slopes)
+        )
+
+    def closed_gradient(self, x: Tensor, y: Tensor) -> Tensor:
+        """Gradient of the task's loss on a batch, as a flat vector, where `is_closed`. The next call writes over it."""
+        assert self._closed is not None
+        self.cost += x.shape[0] * self.training_flops
+        self._closed(x, y)
+        return self._gradient
+
+    def gradients(self, x: Tensor, y: Tensor, loss: Loss | None, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """Gradient of the loss (the task's where None) on a batch, for these parameters. The next call may write over
+        it."""
+        if self.is_closed(loss, parameters):
+            self.closed_gradient(x, y)
+            return self._gradient_pieces
         value = self.task.loss(self(x), y) if loss is None else loss(self, x, y)
         slopes = torch.autograd.grad(value, parameters, allow_unused=True)
         return [torch.zeros_like(p) if g is None else g for g, p in zip(slopes, parameters)]
+
+    def gradient_vector(self, x: Tensor, y: Tensor, loss: Loss | None = None) -> Tensor:
+        """Gradient of the loss (the task's where None) on a batch, for all parameters, as a flat vector of its own."""
+        if self.is_closed(loss, self.parameters):
+            return self.closed_gradient(x, y).clone()
+        return torch.cat([part.reshape(-1) for part in self.gradients(x, y, loss, self.parameters)])
 
     def example_gradients(self, x: Tensor, y: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
         """Gradient of the task's loss on each single example, [examples, …] for each of these parameters."""
         if self.needs_pairs:
             raise ValueError(
                 "this network has batch norm, whose output for one example depends on the others, so there is no "
-                "gradient of a single example: take a network without it for --privacy example:…"
+                "gradient of a single example: use a network without it for --privacy example:…"
             )
-        places = {id(parameter): name for name, parameter in self.module.named_parameters()}
-        values = {places[id(p)]: p.detach() for p in parameters}
+        names = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        values = {names[id(p)]: p.detach() for p in parameters}
         self.cost += len(x) * self.training_flops
 
         def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -243,8 +264,8 @@ class Network:
 
     @contextmanager
     def frozen(self, positions: Tensor) -> Any:
-        """What lies in `positions`, parameter by parameter, stays as it is inside this block: parameters take no
-        gradient, batch norm does not move its running mean and variance."""
+        """Inside this block, the parameters in `positions` stay as they are: they take no
+        gradient, and batch norm does not move its running mean and variance."""
         inside = torch.zeros(self.layout.size, dtype=torch.bool)
         inside[positions] = True
         within = {piece.name for piece in self.layout.pieces if bool(inside[piece.start : piece.stop].all())}
@@ -272,11 +293,6 @@ def build(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return make()
-
-
-def _takes_out(function: Callable[..., Any] | None) -> bool:
-    """Can the function write its result to memory that it is given?"""
-    return function is not None and "out" in inspect.signature(function).parameters
 
 
 def _layout(module: nn.Module, head: str | None) -> Layout:
@@ -328,7 +344,7 @@ def _layout(module: nn.Module, head: str | None) -> Layout:
 
 def _flops(net: Network, example: Tensor) -> tuple[float, float]:
     """FLOPs of one sample, forward alone and in training (forward and backward)."""
-    pair = example[:1].expand(2, *example.shape[1:])  # batch norm in training refuses a single example
+    pair = example[:1].expand(2, *example.shape[1:])  # batch norm in training mode rejects a single example
     kept = net.flat.clone()
     was_training = net.module.training
     with _Counter() as counter, torch.enable_grad():
@@ -345,7 +361,7 @@ class _Counter(TorchDispatchMode):
     takes as long as that of torch itself."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.report import page, read
-from fedkin.report.read import WEIGHT_SCALE
+from fedkin.report.compact import WEIGHT_SCALE
 
 FORMATS = ("pdf", "png", "svg")
 # The palette of Okabe and Ito, from dark to light. Dashes and markers also distinguish the lines.

@@ -1,7 +1,6 @@
 """Read run folders and build the data that the page and the figures show.
 
-Every number comes from the history: rates rounded to five decimals, mixing weights to ten-thousandths. If a long run
-of many clients would make the page too large, the matrices of some rounds are left out.
+Every number comes from the history: rates rounded to five decimals, mixing weights to ten-thousandths.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.report import compact
 from fedkin.results.files import read_json
 from fedkin.results.history import ALL, PARTICIPANTS, History, Record
-from fedkin.results.summary import ACCURACY
+from fedkin.results.summary import ACCURACY, spread
 
 REFERENCE = "local"
 REFERENCE_CLASS = "fedkin.methods.local:Local"
 USUAL = ("lr", "epochs", "batch_size", "momentum", "weight_decay")  # settings of training that are always shown
-WEIGHT_SCALE = 10_000  # mixing weights are stored as integers; this one means 1
-MATRIX_BUDGET = 800_000  # numbers in all mixing matrices of a page
-FACT_BUDGET = 2_000_000  # characters of everything that the methods report
 MOST_ANSWERS = 20  # clients whose answers are listed one by one
 PART = "model_weight_"  # metrics that say how much a client's model relies on each of its parts
 SCORES = ("personal", "received", "personal_loss")
@@ -35,7 +32,7 @@ SHOWN_ELSEWHERE = {"mixing", "attention", "compute_seconds", "communication_seco
 
 
 class NoRun(FileNotFoundError):
-    """There is no run to show (yet)."""
+    """There is no run to show, at least not yet."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,8 @@ def _is_run(folder: Path) -> bool:
 
 
 def config(folder: Path) -> dict[str, Any]:
-    """A run's config.json, of which the parts that everybody reads have the type that they should have."""
-    found = read_json(folder / "config.json", constant=str)  # a page cannot hold infinity as a number
+    """A run's config.json, with the types of its main parts checked."""
+    found = read_json(folder / "config.json", constant=str)  # the page's JSON cannot hold infinity as a number
     for part in ("label", "options", "federation"):
         if part not in found:
             raise ValueError(f"{folder / 'config.json'} has no '{part}': this is not the folder of a fedkin run.")
@@ -95,7 +92,7 @@ def label(folder: Path) -> str:
 
 @contextmanager
 def understood(paths: Sequence[str | Path]) -> Iterator[None]:
-    """Turn the errors that strange content of a run's files causes in this block into one that names the folders."""
+    """Turn errors that unexpected content of a run's files causes in this block into one that names the folders."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
@@ -151,7 +148,7 @@ def _headline(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def answers(paths: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """What a comparison found for each of its clients; nothing for other folders."""
+    """What a comparison found for each of its clients; empty for other folders."""
     files = [Path(path) / "comparison.json" for path in paths]
     found: list[dict[str, Any]] = (
         read_json(files[0]).get("clients", []) if len(files) == 1 and files[0].exists() else []
@@ -172,7 +169,7 @@ def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _alike(config: dict[str, Any]) -> str:
-    """A key that runs share if only their seeds differ."""
+    """A key that runs share if they differ only in their seeds."""
     options = {k: v for k, v in config["options"].items() if k not in ("seed", "engine", "workers", "checkpoint_every")}
     federation = {k: v for k, v in config["federation"].items() if k != "seed"}
     model = {k: v for k, v in config.get("model", {}).items() if k != "start"}
@@ -220,7 +217,7 @@ def _setting(config: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
 
 
 def _training(training: dict[str, Any]) -> Iterator[str]:
-    """The settings of local training; the less usual ones only where they are in use."""
+    """The settings of local training; the less common ones only if they are used."""
     unused = {"optimizer": "sgd", "schedule": "constant", "augment": "none", "decay_factor": 0.1}
     for name, value in training.items():
         if name in USUAL or value not in (unused.get(name), 0):
@@ -249,8 +246,8 @@ def _method(name: str, runs: list[Run], histories: list[_RunData], methods: int)
         "costs": {kind: _mean_by_round([history.costs[kind] for history in histories]) for kind in first.costs},
         "clients": {metric: _table(first.scores[metric], first.size, first.done) for metric in SCORES},
         "evaluated": sorted(first.evaluated),
-        "mixing": _mixing(first.mixing, MATRIX_BUDGET // methods),
-        "facts": _facts(first.facts, FACT_BUDGET // methods),
+        "mixing": compact.mixing(first.mixing, compact.MATRIX_BUDGET // methods),
+        "facts": compact.facts(first.facts, compact.FACT_BUDGET // methods),
         "parts": {name: [_number(table.get(c)) for c in range(first.size)] for name, table in first.parts.items()},
     }
 
@@ -287,7 +284,7 @@ class _RunData:
         """In how many rounds the defense named a client."""
         self.about: dict[str, dict[int, Any]] = {}
         self.parts: dict[str, dict[int, float]] = {}
-        """How much each client's model relies on each of its parts, as last measured."""
+        """How much each client's model relies on each of its parts, at the last measurement."""
         self.edges: Any = None
         self.mean_kld: float | None = None
         self.done = 0
@@ -296,14 +293,14 @@ class _RunData:
         known = [client for table in self.about.values() for client in table]
         self.size = max([*known, -1]) + 1
         if max(self.size, self.done) > len(run.history.records):  # each client and each round has a record
-            raise ValueError(f"{run.folder / 'history.jsonl'} is damaged: it has clients or rounds that never were.")
+            raise ValueError(f"{run.folder / 'history.jsonl'} is damaged: it has clients or rounds that do not exist.")
 
     def _take(self, record: Record) -> None:
         round, client, metric, value, scope = record
         self.done = max(self.done, round)
         if metric in self.scores and client is not None:
             if scope not in (ALL, PARTICIPANTS) or not round:
-                return  # it is not the state after a round, so it does not belong on a curve
+                return  # it is not a score of the state after a round, so it does not belong on a curve
             table = self.scores[metric].setdefault(round, {})
             if scope == ALL and (round, metric) not in self._evaluated:
                 table.clear()
@@ -343,9 +340,9 @@ class _RunData:
 
         return {
             "names": [str(names.get(c, f"client {c}")) for c in range(self.size)],
-            "train": column("train_rows"),
-            "validation": column("validation_rows"),
-            "test": column("test_rows"),
+            "train": column("train_examples"),
+            "validation": column("validation_examples"),
+            "test": column("test_examples"),
             "labels": column("labels"),
             "group": column("group"),
             "edges": self.edges,
@@ -373,22 +370,12 @@ class _RunData:
             if not measured:
                 continue
             last = max(measured)
-            values = np.array(list(measured[last].values()), float)
-            if len(values):
-                higher = self.run.config.get("task", ACCURACY)["higher_is_better"]
-                out[metric] = {"round": last, **_spread(values, higher)}
+            higher = self.run.config.get("task", ACCURACY)["higher_is_better"]
+            if found := spread(measured[last], dict.fromkeys(measured[last], 1.0), higher):
+                kept = {key: found[key] for key in ("mean", "std", "worst_decile")}
+                out[metric] = {"round": last, **kept, "clients": len(measured[last])}
                 out[f"last_{metric}"] = [_number(measured[last].get(c)) for c in range(self.size)]
         return out
-
-
-def _spread(values: np.ndarray[Any, Any], higher_is_better: bool = True) -> dict[str, float]:
-    worst = np.sort(values if higher_is_better else -values)[: max(1, int(np.ceil(len(values) / 10)))]
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "worst_decile": float(worst.mean() if higher_is_better else -worst.mean()),
-        "clients": len(values),
-    }
 
 
 def _wall(folder: Path) -> float | None:
@@ -397,7 +384,7 @@ def _wall(folder: Path) -> float | None:
         lines = (folder / "timing.jsonl").read_text().splitlines()
         return float(sum(json.loads(line)["seconds"] for line in lines))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # the file is missing, or its last line is just being written
+        return None  # the file is missing, or its last line is being written
 
 
 def _number(value: Any) -> Any:
@@ -423,8 +410,8 @@ def _curve(tables: Sequence[dict[int, dict[int, float]]]) -> dict[str, list[Any]
         for key, value in zip(("mean", "low", "high", "min", "max"), numbers):
             out[key].append(_number(value))
         if len(tables) > 1:
-            spread = np.std([np.mean(seed) for seed in seeds], ddof=1) if len(seeds) > 1 else None
-            out.setdefault("std", []).append(_number(spread))
+            std = np.std([np.mean(seed) for seed in seeds], ddof=1) if len(seeds) > 1 else None
+            out.setdefault("std", []).append(_number(std))
     return out
 
 
@@ -438,65 +425,3 @@ def _mean_by_round(tables: Sequence[dict[int, float]]) -> list[float]:
 def _table(scores: dict[int, dict[int, float]], size: int, rounds: int) -> list[list[Any]]:
     """Scores as [rounds][clients]; None where a client was not evaluated."""
     return [[_number(scores.get(r, {}).get(c)) for c in range(size)] for r in range(1, rounds + 1)]
-
-
-def _mixing(frames: list[tuple[int, Any]], budget: int) -> dict[str, Any] | None:
-    """Store each distinct matrix once, and in it each distinct row once."""
-    matrices: list[dict[str, Any]] = []
-    known: dict[str, int] = {}
-    out: list[dict[str, Any]] = []
-    kept = _thinned(frames, lambda value: sum(_distinct(m) for m in _parts(value).values()), budget)
-    for round, value in kept:
-        parts: dict[str, int] = {}
-        for name, matrix in _parts(value).items():
-            packed = _packed(matrix)
-            key = json.dumps(packed)
-            if key not in known:
-                known[key] = len(matrices)
-                matrices.append(packed)
-            parts |= dict.fromkeys(name.split(", "), known[key])  # layers with the same matrix share an entry
-        out.append({"round": round, "parts": parts})
-    return {"matrices": matrices, "frames": out, "written": len(frames)} if out else None
-
-
-def _parts(value: Any) -> dict[str, list[list[float]]]:
-    return value if isinstance(value, dict) else {"model": value}
-
-
-def _packed(matrix: list[list[float]]) -> dict[str, Any]:
-    whole = [tuple(round(WEIGHT_SCALE * (w or 0)) for w in row) for row in matrix]
-    rows: dict[tuple[int, ...], int] = {}
-    of = [rows.setdefault(row, len(rows)) for row in whole]
-    return {"rows": [list(row) for row in rows], "of": of}
-
-
-def _distinct(matrix: list[list[float]]) -> int:
-    return len({tuple(row) for row in matrix}) * len(matrix)
-
-
-def _facts(facts: dict[str, list[tuple[int, Any]]], budget: int) -> dict[str, list[list[Any]]]:
-    out = {}
-    for metric, rows in facts.items():
-        plain = [(round, _compact(value)) for round, value in rows]
-        kept = _thinned(plain, lambda value: len(json.dumps(value, separators=(",", ":"))), budget // 4)
-        out[metric] = [[round, value] for round, value in kept]
-    return out
-
-
-def _compact(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, list):
-        return [_compact(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _compact(v) for k, v in value.items()}
-    return value
-
-
-def _thinned(frames: list[tuple[int, Any]], cost: Callable[[Any], int], budget: int) -> list[tuple[int, Any]]:
-    """Evenly spaced rounds, always with the first and the last, as many as the budget allows."""
-    total = sum(cost(value) for _, value in frames)
-    if total <= budget or len(frames) <= 2:
-        return frames
-    count = max(2, int(len(frames) * budget / total))
-    return [frames[i] for i in sorted(set(np.linspace(0, len(frames) - 1, count).round().astype(int).tolist()))]

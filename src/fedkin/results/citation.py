@@ -1,4 +1,4 @@
-"""BibTeX of what was used: fedkin, and the paper of each method."""
+"""BibTeX entries of fedkin and of the methods' papers."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedkin.data.federation import Federation
 from fedkin.engine.loop import run
-from fedkin.engine.signals import stoppable
+from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.methods import method as by_name
 from fedkin.protocol import Method
@@ -45,17 +45,17 @@ class Line:
     gaining: int | None
     losing: int | None
     p_value: float | None
-    """Of the Wilcoxon signed-rank test over clients: each client counts once, with its mean gain over seeds."""
+    """p-value of the Wilcoxon signed-rank test over clients: each client counts once, with its mean gain over seeds."""
     bytes_per_round: float
     simulated_seconds: float
     wall_seconds: float
     unmeasured: int = 0
     """Clients that could not be measured after the last round, over all seeds: the means leave them out."""
     validation: float | None = None
-    """The personal models on validation examples: to choose by, in place of test."""
+    """The personal models on validation examples: use these to choose, not the test scores."""
     gain_low: float | None = None
     gain_high: float | None = None
-    """The 95 % interval of the gain of these clients, over draws of their test examples (and of seeds)."""
+    """The 95 % interval of the gain for these clients, over draws of their test examples (and of seeds)."""
     one_class: tuple[str, ...] = ()
     """Clients whose personal model predicts the same class for every test example."""
 
@@ -65,11 +65,11 @@ class Comparison:
     lines: tuple[Line, ...]
     setting: str
     metric: str = "accuracy"
-    """The headline of the task, in which all results are given."""
+    """The task's headline metric, in which all results are given."""
     higher_is_better: bool = True
     percent: bool = True
     sites: tuple[Site, ...] = ()
-    """The answer for each client; none where the seeds have other clients."""
+    """The answer for each client; none if the seeds have different clients."""
     named: bool = False
     """Does the data name its clients?"""
     majority_rate: float | None = None
@@ -128,7 +128,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What stands beside the table: the majority rate, and models that predict one class."""
+        """Notes below the table: the majority rate, and models that predict one class."""
         out = []
         if self.metric == "accuracy" and self.majority_rate is not None:
             rate = tables.percent(self.majority_rate)
@@ -214,26 +214,28 @@ def compare(
             if fresh:
                 start_over(out, methods)
         for seed in range(first_seed, first_seed + seeds):
-            federation = federations if isinstance(federations, Federation) else federations(seed)
+            with interruptible():
+                federation = federations if isinstance(federations, Federation) else federations(seed)
             seen.append(federation)
             for label, method in parsed.items():
-                place = None if out is None else inside(out, check_label(label), f"seed-{seed}")
+                folder = None if out is None else inside(out, check_label(label), f"seed-{seed}")
                 begin = time.perf_counter()
                 result = run(
                     method,
                     federation,
                     seed=seed,
                     label=shown[label],
-                    out=place,
+                    out=folder,
                     trackers=tracker(f"{shown[label]}, seed {seed}"),
                     **settings,
                 )
-                if place is not None:
-                    relabel(place, shown[label])
+                if folder is not None:
+                    relabel(folder, shown[label])
                 wall[label] += time.perf_counter() - begin
                 summaries[label].append(result.summary)
                 collected[label].add(result, federation)
-        comparison = _compared(shown, collected, summaries, wall, seen, result.task, setting)
+        with interruptible():
+            comparison = _compared(shown, collected, summaries, wall, seen, result.task, setting)
         if out is not None:
             write_json(Path(out) / "comparison.json", comparison.to_json())
             for name, content in _tables(comparison).items():
@@ -266,7 +268,7 @@ def _compared(
     task: Task,
     setting: str,
 ) -> Comparison:
-    """The comparison from what the runs gave; methods by their labels in tables."""
+    """The comparison from the results of the runs; methods by their labels in tables."""
     named = {shown[label]: found for label, found in collected.items()}
     same = _same_clients(federations)
     reference = shown.get(REFERENCE, REFERENCE)
@@ -289,7 +291,7 @@ def _compared(
 
 
 def _same_clients(federations: Sequence[Federation]) -> bool:
-    """Are the clients of all seeds the same, with the same examples? A random partition draws others for each seed."""
+    """Do all seeds have the same clients with the same examples? A random partition draws new ones for each seed."""
     first = federations[0]
     return all(fed is first or fed.description.get("partition") == "by_group" for fed in federations)
 
@@ -309,7 +311,7 @@ def start_over(out: str | Path, methods: Sequence[str]) -> None:
 
 
 def _methods(labels: Sequence[str]) -> dict[str, Method]:
-    """The methods that are named, by label. Every name is checked before anything runs."""
+    """The named methods, by label. Every name is checked before anything runs."""
     if not labels:
         raise ValueError("compare needs at least one method.")
     folders: dict[str, str] = {}
@@ -319,7 +321,7 @@ def _methods(labels: Sequence[str]) -> dict[str, Method]:
         other = folders.setdefault(check_label(label), label)
         if other != label:
             raise ValueError(
-                f"'{other}' and '{label}' would share the folder {check_label(label)}: compare them apart."
+                f"'{other}' and '{label}' would share the folder {check_label(label)}: compare them separately."
             )
     return {label: by_name(name, **fields) for label in labels for name, fields in [parse(label)]}
 

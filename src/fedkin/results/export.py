@@ -15,7 +15,7 @@ from fedkin.results.run import PersonalModel
 
 
 def export(model: PersonalModel, example: Tensor, path: Path, method: str) -> Path:
-    """Write the network with a batch of any size. Inputs and outputs are those of the network: of a table, the
+    """Write the network for batches of any size. Inputs and outputs are those of the network: for a table, the
     preprocessed features."""
     if path.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"{path.name}: give a file name that ends in .onnx or .pt2.")

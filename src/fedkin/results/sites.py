@@ -15,7 +15,7 @@ from fedkin.results.run import Run
 from fedkin.task import Task
 
 REFERENCE = "local"
-MOST_CLIENTS = 50  # with more clients, nobody asks one by one, and there are no intervals
+MOST_CLIENTS = 50  # with more clients there are no answers one by one, and no intervals
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Cell:
     high: float | None = None
     """The interval of the gain."""
     one_class: bool = False
-    """Its model predicts the same class for every test example, in at least one seed."""
+    """Whether its model predicts the same class for every test example, in at least one seed."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Site:
 
     name: str
     test_examples: int
-    """How many different ones there are, over all seeds."""
+    """Number of different test examples, over all seeds."""
     validation_examples: int
     majority_rate: float | None
     """Accuracy of always predicting its most frequent class; None in a regression."""
@@ -53,7 +53,7 @@ class Site:
 
 @dataclass
 class Collected:
-    """What the runs of one method gave, client to value, one entry for each seed."""
+    """Results of one method's runs: maps from client to value, one for each seed."""
 
     test: list[dict[int, float | None]] = field(default_factory=list)
     validation: list[dict[int, float | None]] = field(default_factory=list)
@@ -133,7 +133,7 @@ def _site(
     validation = {name: _mean([seed.get(client) for seed in m.validation]) for name, m in methods.items()}
     on_test = all(value is None for value in validation.values())
     chosen = _best(test if on_test else validation, draws.sign, draws.reference)
-    # a choice on the examples that also judge it is one of several comparisons: the interval is widened for all
+    # a method chosen on the same examples that judge it is one of several comparisons: the interval is widened for all
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(methods) - 1) if on_test else CONFIDENCE
     cells = {}
     for name, m in methods.items():
@@ -150,7 +150,7 @@ def _site(
 
 
 def _best(values: Mapping[str, float | None], sign: int, reference: str) -> str:
-    """The method with the best score; of equal ones training alone, else the first."""
+    """The method with the best score; among equals, training alone, else the first."""
     order = sorted(values, key=lambda name: name != reference)
     return max(order, key=lambda name: -np.inf if (value := values[name]) is None else sign * value)
 

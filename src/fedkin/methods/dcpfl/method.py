@@ -35,8 +35,8 @@ from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
 from fedkin.methods.dcpfl.curvature import radius, rapid_decrease_end
 from fedkin.methods.dcpfl.discrepancy import filled, first_seen, gamma_for, group_tree, labels_at, pairwise_discrepancy
-from fedkin.methods.dcpfl.layerwise import Tables, averaged, overall, pick, put, stacked
-from fedkin.models.network import Layout
+from fedkin.methods.dcpfl.layerwise import Tables, averaged, overall, pick, stacked
+from fedkin.methods.dcpfl.messages import DUE, LOSS, check_lengths, missing_parts, model_of, owner_of, plan_of, planned
 from fedkin.protocol import (
     Client,
     Clients,
@@ -47,7 +47,6 @@ from fedkin.protocol import (
     Reply,
     Server,
     State,
-    UnusableReplies,
     ragged,
 )
 
@@ -166,7 +165,7 @@ class DCPFL(Method):
             "clock": 0,
             "period": self._period(fed),
             "layers": [layer.name or "model" for layer in fed.layout.layers],
-            "owner": _owner(fed.layout),
+            "owner": owner_of(fed.layout),
             "parameters": fed.layout.parameters,
             "n": fed.n,
             "groups": {
@@ -211,8 +210,8 @@ class DCPFL(Method):
             )
         if self.layerwise and self.layer_reference == "sum" and self.low * layers >= 1:
             out.append(
-                f"low={self.low:g} of the sum over {layers} layers is no less than the average layer has, so DC-PFL "
-                f"would keep most layers local: take low below {1 / layers:.2g}, or layer_reference='mean'."
+                f"low={self.low:g} of the sum over {layers} layers is at least what the average layer has, so DC-PFL "
+                f"would keep most layers local: use low below {1 / layers:.2g}, or layer_reference='mean'."
             )
         return out
 
@@ -221,13 +220,13 @@ class DCPFL(Method):
 
     def send(self, state: State, ids: Tensor) -> Message:
         asks = self._asks(state, ids)
-        old = _parts(state, state["labels"], state["groups"]["models"], ids, asks)
-        tell = state["clock"] % state["period"] == 0
+        old = missing_parts(state, state["labels"], state["groups"]["models"], ids, asks)
+        report_loss = state["clock"] % state["period"] == 0
         if (trial := state["trial"]) is None:
             due = self._due(state)[state["labels"][ids]]
-            return Message(own=(old, [_plan(a, d, tell) for a, d in zip(asks, due)]))
-        new = _parts(state, trial["labels"], trial["groups"]["models"], ids, asks)
-        plans = [_plan(a, torch.zeros_like(a), tell) for a in asks]  # the verdict says what to upload
+            return Message(own=(old, [plan_of(a, d, report_loss) for a, d in zip(asks, due)]))
+        new = missing_parts(state, trial["labels"], trial["groups"]["models"], ids, asks)
+        plans = [plan_of(a, torch.zeros_like(a), report_loss) for a in asks]  # the verdict says what to upload
         return Message((torch.ones(1, dtype=torch.uint8),), (old, plans, new))
 
     def round(self, state: State, clients: Clients) -> State:
@@ -237,7 +236,7 @@ class DCPFL(Method):
         state, accepted = self._judge(state, clients.run(self.local, sent))
         due = self._due(state)[state["labels"][clients.ids]]
         verdict = torch.tensor([int(accepted)], dtype=torch.uint8)
-        plans: list[Tensor] = [_plan(torch.zeros_like(d), d, False) for d in due]
+        plans: list[Tensor] = [plan_of(torch.zeros_like(d), d, False) for d in due]
         return self._collect(state, clients.run(self.settle, Message((verdict,), (plans,))))
 
     def join(self, state: State, client: Client, id: int) -> Message:
@@ -263,7 +262,7 @@ class DCPFL(Method):
 
     def _judge(self, state: State, replies: Replies) -> tuple[State, bool]:
         """Compare old and new groups by the mean training loss after local training (sec. III-C)."""
-        _check_lengths(replies, 1, [4] * len(replies.ids))
+        check_lengths(replies, 1, [4] * len(replies.ids))
         losses = [loss.double() for loss in _grouped_losses(state, replies)]
         if not losses:  # only clients without a group answered: keep the groups
             return {**state, "trial": None, "event": {}, "wait": 1}, False
@@ -284,7 +283,7 @@ class DCPFL(Method):
         state = {**before, "clock": state["clock"] + 1}
         if not bool(due.any()):
             return state
-        _check_lengths(replies, 0, due[labels][:, state["owner"]].sum(1).tolist())
+        check_lengths(replies, 0, due[labels][:, state["owner"]].sum(1).tolist())
         uploads = stacked(replies.body[0], due[labels], state["owner"])
         state["groups"] = self._averaged(state, state["groups"], state["labels"], replies, uploads, due)
         if state["tree"] is None:
@@ -387,9 +386,9 @@ class DCPFL(Method):
     def local(self, client: Client, message: Message) -> Reply:
         part, plan, *trial = message.own
         # One model; in a trial the old and the new group's, unless neither has a layer that is new to this client.
-        starts = [_start(client, p, plan) for p in ((part, *trial) if len(part) else (part,))]
-        tell = bool(_layers(client, plan, 4).any())
-        losses = [evaluate(client.net, model, client.data.train)[1] for model in starts] if tell else []  # l_i(t)
+        starts = [model_of(client, p, plan) for p in ((part, *trial) if len(part) else (part,))]
+        measured = starts if bool(planned(client, plan, LOSS).any()) else []
+        losses = [evaluate(client.net, model, client.data.train)[1] for model in measured]  # l_i(t)
         trained = []
         for model in starts:
             torch.default_generator.manual_seed(client.seed)  # the same dropout noise for both
@@ -399,7 +398,7 @@ class DCPFL(Method):
             losses = [losses[0], losses[-1], after[0], after[-1]]
         state = {"models": trained, "received": starts[0], "made": client.seed}
         return Reply(
-            state, (pick(trained[0], _layers(client, plan, 2), _owner(client.net.layout)), torch.tensor(losses))
+            state, (pick(trained[0], planned(client, plan, DUE), owner_of(client.net.layout)), torch.tensor(losses))
         )
 
     @ragged
@@ -408,14 +407,14 @@ class DCPFL(Method):
         if client.state.get("made") != client.seed:
             raise RuntimeError("This client took no part in the trial: it has no models to choose from.")
         kept: Tensor = client.state["models"][-1 if bool(message.shared[0]) else 0]
-        due = _layers(client, message.own[0], 2)
-        return Reply({**client.state, "models": [kept]}, (pick(kept, due, _owner(client.net.layout)), torch.empty(0)))
+        due = planned(client, message.own[0], DUE)
+        return Reply({**client.state, "models": [kept]}, (pick(kept, due, owner_of(client.net.layout)), torch.empty(0)))
 
     def received(self, client: Client, message: Message) -> Model:
         if client.state.get("made") == client.seed:  # after this round's training: the model it started from was kept
             start: Tensor = client.state["received"]
             return start
-        return _start(client, message.own[0], message.own[1])
+        return model_of(client, message.own[0], message.own[1])
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         if self.use == "group":
@@ -453,37 +452,6 @@ class DCPFL(Method):
         return out | event
 
 
-def _owner(layout: Layout) -> Tensor:
-    """The layer of each column. Buffers of a module without parameters belong to the last layer."""
-    owner = torch.full((layout.size,), len(layout.layers) - 1, dtype=torch.int32)
-    for index, layer in enumerate(layout.layers):
-        owner[layer.positions] = index
-    return owner
-
-
-def _plan(sent: Tensor, due: Tensor, tell: bool) -> Tensor:
-    """One byte per layer: 1 this message contains it, 2 upload it, 4 report the loss. Empty if all bytes are 0."""
-    plan = sent.to(torch.uint8) + 2 * due.to(torch.uint8) + 4 * tell
-    return plan if bool(plan.any()) else plan[:0]
-
-
-def _layers(client: Client, plan: Any, bit: int) -> Tensor:
-    return (plan & bit) > 0 if len(plan) else torch.zeros(len(client.net.layout.layers), dtype=torch.bool)
-
-
-def _start(client: Client, part: Any, plan: Any) -> Tensor:
-    """The model a client trains: the layers it was sent, and its own for the others."""
-    own = part if len(part) == client.net.layout.size else client.state["models"][0]
-    return put(own, part, _layers(client, plan, 1), _owner(client.net.layout))
-
-
-def _check_lengths(replies: Replies, part: int, lengths: list[int]) -> None:
-    """Replies differ in length, so that the engine cannot tell which one is too short."""
-    found = [len(array) for array in replies.body[part]]
-    if wrong := [c for c, has, needs in zip(replies.ids.tolist(), found, lengths) if has != needs]:
-        raise UnusableReplies(wrong, "replied with fewer or more numbers than it was asked for")
-
-
 def _grouped_losses(state: State, replies: Replies) -> list[Tensor]:
     """Losses of the clients that have a group."""
     return [loss for loss, label in zip(replies.body[1], state["labels"][replies.ids].tolist()) if label >= 0]
@@ -492,19 +460,6 @@ def _grouped_losses(state: State, replies: Replies) -> list[Tensor]:
 def _with_all(version: Tensor) -> Tensor:
     """Adds a last row for clients without a group (label -1): the mean of all groups, as new as the newest group."""
     return torch.cat([version, version.amax(0, keepdim=True)])
-
-
-def _parts(state: State, labels: Tensor, models: Tensor, ids: Tensor, asks: Tensor) -> list[Tensor]:
-    """Of each client's group model, the layers it lacks."""
-    own = labels[ids]
-    if bool((own < 0).any()):
-        models = torch.cat([models, overall(models, labels, state["n"])[None]])
-    parts: dict[tuple[int, ...], Tensor] = {}  # clients that receive the same layers share the array
-    keys = [(label, *lacks) for label, lacks in zip(own.tolist(), asks.tolist())]
-    for key, lacks in zip(keys, asks):
-        if key not in parts:
-            parts[key] = pick(models[key[0]], lacks, state["owner"])
-    return [parts[key] for key in keys]
 
 
 def _labels(state: State, gamma: float) -> Tensor:
