@@ -61,6 +61,14 @@ def test_each_site_has_a_file_of_its_own(tmp_path):
     assert "flwr supernode register keys/b.pub tls" in readme
 
 
+def test_fields_of_the_method_may_follow_its_name(tmp_path):
+    assert deploy("init", tmp_path / "app", "--method", "fedcedar,clusters=2") == 0
+    text = (tmp_path / "app" / "app" / "pyproject.toml").read_text()
+    config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"]
+    assert (config["method"]["name"], config["method"]["clusters"]) == ("fedcedar", 2)
+    assert config["run"]["out"].endswith("server/fedcedar")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

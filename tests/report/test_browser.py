@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +110,30 @@ def table(page, selector: str) -> list[list[str]]:
         "box => [...box.querySelectorAll('tr')].map(row => [...row.cells].map(cell => cell.textContent))"
     )
     return rows
+
+
+@pytest.mark.parametrize(("selector", "shown"), [("#result", "#headline"), ("#benefit details", "#benefit details")])
+def test_a_table_can_be_saved_as_csv_and_latex(opened, address, selector, shown):
+    page = opened(address)
+    shown = table(page, shown)
+    box = page.find(selector).first
+
+    def saved(name: str) -> tuple[str, str]:
+        with page.tab.expect_download() as found:
+            box.get_by_role("button", name=f"Save as {name}").click()
+        return found.value.suggested_filename, Path(found.value.path()).read_text()
+
+    name, text = saved("CSV")
+    lines = list(csv.reader(text.splitlines()))
+    assert name == "table.csv"
+    assert [[cell.replace("−", "-").replace("\u200b", "") for cell in row] for row in shown] == lines
+    name, text = saved("LaTeX")
+    lines = text.splitlines()
+    assert name == "table.tex"
+    assert lines[:2] == [rf"\begin{{tabular}}{{l{'r' * (len(shown[0]) - 1)}}}", r"\toprule"]
+    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
+    assert len(lines) == len(shown) + 5
+    assert not re.search(r"(?<!\\)[%_]", text), "what LaTeX would take for its own is escaped"
 
 
 def rate(text: str) -> float:

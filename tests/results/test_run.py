@@ -48,6 +48,21 @@ def test_a_model_gives_what_was_measured(name, tmp_path):
     np.testing.assert_array_equal(again, run.predict_scores(run.clients[0], federation().test(0).x))
 
 
+def test_a_table_for_a_run_on_images_is_refused_in_a_sentence(tmp_path):
+    run = trained("fedavg")
+    (tmp_path / "new.csv").write_text("age,sex\n40,f\n")
+    for x in (str(tmp_path / "new.csv"), np.array([["40", "f"]])):
+        with pytest.raises(ValueError, match=r"learned from arrays, not from a table .* \[examples, 1, 8, 8\]"):
+            run.predict(0, x)
+
+
+def test_runs_inside_a_folder_are_named(tmp_path):
+    trained("fedavg", tmp_path / "both" / "fedavg" / "seed-0")
+    for folder in ("both", "both/fedavg"):
+        with pytest.raises(ValueError, match=r"give one of them: .*both/fedavg/seed-0"):
+            fedkin.load(tmp_path / folder)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_newcomer_gets_a_model_and_the_run_stays_as_it_is(name):
     run = trained(name)

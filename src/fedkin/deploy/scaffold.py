@@ -18,7 +18,7 @@ class Init:
     folder: Path
     """A new folder."""
     method: str = "fedcedar"
-    """Method to run (see `fedkin list methods`)."""
+    """Method to run (see `fedkin list methods`); its fields may follow: fedcedar,clusters=2."""
     clients: tuple[str, ...] = ("north", "south", "west")
     """Names of the sites. Each site is one client."""
     data: str = "digits"
@@ -62,6 +62,13 @@ def init(given: Init) -> None:
     print(f"{folder} holds the app, the sites' files and README.md with the commands to start them.")
 
 
+def name_of(given: Init) -> str:
+    """The method without its fields."""
+    from fedkin.registry import parse_label
+
+    return parse_label(given.method)[0]
+
+
 def _config(given: Init, folder: Path) -> dict[str, dict[str, Any]]:
     """All fields, because Flower's --run-config can only change fields that exist."""
     from fedkin.deploy.plan import LIMITS, RUN, TIME_LIMIT
@@ -73,13 +80,13 @@ def _config(given: Init, folder: Path) -> dict[str, dict[str, Any]]:
     options = {name: getattr(Options(), name) for name in RUN}
     changed = {"rounds": given.rounds, "time_limit": TIME_LIMIT, "checkpoint_every": 1}
     return {
-        "method": {"name": given.method, **(_plain(made) if is_dataclass(made) else {})},
+        "method": {"name": name_of(given), **(_plain(made) if is_dataclass(made) else {})},
         "model": {"name": "auto", "head": ""},
         "training": _plain(Training()),
         "task": {"metrics": "accuracy", "headline": "accuracy"},
         "run": {
             "clients": " ".join(given.clients),
-            "out": str(folder / "server" / given.method),
+            "out": str(folder / "server" / name_of(given)),
             "wait": 300.0,
             "bind_keys": False,
             "fit": "",
@@ -167,9 +174,11 @@ state = {_toml(str(folder / "sites" / name))}  # private states and the personal
 data = "{given.data}"  # a built-in data set to try things with; this site has one part of it:
 clients = {len(given.clients)}
 part = {part}
-# Own data, instead of the three lines above: a file with one row for each example.
-# data = "/path/to/rows.csv"  # a header, numbers, the class (from 0) in the column `label`; or .npz with x and y
-# label = "y"
+# Own data, instead of the three lines above: a table with a header and one row for each example, or an .npz file with
+# the arrays x and y.
+# data = "/path/to/patients.csv"
+# label = "y"  # column of the labels
+# ignore = "patient_id"  # columns to leave out, with commas between; also: categorical, missing, decimal
 # share = "each"  # what this site may share if the run has run.fit: each (columns, levels), sites (also means)
 # Limits of this site, if you want any:
 # functions = "local"  # client functions that may be called; max_requests, max_rounds, max_bytes = 0 (no limit)
@@ -179,7 +188,7 @@ part = {part}
 
 
 def _readme(given: Init, port: str, folder: Path) -> str:
-    method, link = given.method, given.superlink
+    method, link = name_of(given), given.superlink
     names = sorted(given.clients)
     plain = "\n".join(
         f"flower-supernode --insecure --superlink {link} --port {9094 + i} --node-config sites/{name}.toml"

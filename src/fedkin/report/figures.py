@@ -240,7 +240,7 @@ def mixing(data: dict[str, Any], method: dict[str, Any]) -> Any:
     figure.colorbar(image, ax=axes, label="share (%)", shrink=0.85)
     several = f", {part}" if len(frame["parts"]) > 1 else ""
     axes.set(xlabel="from client", ylabel="client", title=f"{_name(data, method)}, round {frame['round']}{several}")
-    shown = range(0, len(order), max(1, len(order) // 10))
+    shown = range(0, len(order), -(-len(order) // 12))  # at most twelve labels
     axes.set_xticks(list(shown), [str(order[i]) for i in shown])
     axes.set_yticks(list(shown), [str(order[i]) for i in shown])
     return figure
@@ -264,6 +264,6 @@ def clusters(data: dict[str, Any], method: dict[str, Any]) -> Any:
     )  # fmt: skip
     figure.colorbar(image, ax=axes, label="cluster", ticks=list(range(0, count, max(1, count // 8))))
     axes.set(xlabel="round", ylabel="client", title=_name(data, method))
-    shown = range(0, len(order), max(1, len(order) // 10))
+    shown = range(0, len(order), -(-len(order) // 12))  # at most twelve labels
     axes.set_yticks(list(shown), [str(order[i]) for i in shown])
     return figure

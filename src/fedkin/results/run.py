@@ -280,10 +280,13 @@ class Run:
             if newcomer:
                 prepared = prepared.with_client(name, x)
             return torch.from_numpy(prepared.transform(x, name))
-        if isinstance(x, str | Path) or (not isinstance(x, Tensor) and np.asarray(x).dtype.kind not in "buif"):
-            raise ValueError("This run learned from arrays: give an array, a .npy or an .npz with x, no table.")
-        array = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
         shape = tuple(about["shape"])
+        if not isinstance(x, Tensor) and np.asarray(x).dtype.kind not in "biuf":
+            raise ValueError(
+                f"This run learned from arrays, not from a table with named columns: give an array "
+                f"[examples, {', '.join(map(str, shape))}], at the terminal as a .npy or .npz file."
+            )
+        array = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
         if array.dtype == torch.uint8 and about["image"]:
             array = (array.float() - torch.tensor(about["mean"])).div_(torch.tensor(about["std"])).permute(0, 3, 1, 2)
         if tuple(array.shape[1:]) != shape:

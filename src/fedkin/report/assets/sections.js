@@ -130,6 +130,7 @@ function renderResult() {
         : "",
       several ? " Bold: best in its column. Click a row to select the method for the panels below." : "",
     ),
+    savers(table),
     ...warnings(),
     DATA.answers.length ? answers() : "",
   );

@@ -289,41 +289,61 @@ function panel(width, title, note, ...content) {
     content,
   );
 }
+// Buttons that save a table, as it is shown, as CSV or as LaTeX (booktabs).
+function savers(table) {
+  const clean = (cell) => cell.textContent.replaceAll("\u200b", "").replaceAll("−", "-").replace(/ [↑↓]$/, "").trim();
+  const rows = () => [...table.rows].map((row) => [...row.cells].map(clean));
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const escapes = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "–": "--" };
+  const escaped = (text) =>
+    text.replace(/[\\{}~^&%$#_±–]/g, (c) => escapes[c] || `\\${c}`).replace(/(?<![\w.-])-(?=\d)/g, "$$-$$");
+  const csv = () => rows().map((row) => row.map(quoted).join(",")).join("\n");
+  const latex = () => {
+    const [header, ...body] = rows().map((row) => `${row.map(escaped).join(" & ")} \\\\`);
+    const columns = `l${"r".repeat(table.rows[0].cells.length - 1)}`;
+    return [`\\begin{tabular}{${columns}}`, "\\toprule", header, "\\midrule", ...body, "\\bottomrule", "\\end{tabular}"].join("\n");
+  };
+  const saver = (name, file, text) =>
+    el(
+      "button",
+      {
+        type: "button",
+        onclick: () => el("a", { download: file, href: URL.createObjectURL(new Blob([`${text()}\n`])) }).click(),
+      },
+      name,
+    );
+  return el("p", { class: "savers" }, saver("Save as CSV", "table.csv", csv), saver("Save as LaTeX", "table.tex", latex));
+}
 // The numbers behind a chart. The table is built when it is opened.
 function numbers(header, makeRows) {
   const box = el("details", {}, el("summary", {}, "Show the numbers"));
   box.addEventListener("toggle", () => {
     if (!box.open || box.querySelector("table")) return;
-    box.append(
+    const table = el(
+      "table",
+      { class: "small" },
       el(
-        "div",
-        { class: "wide" },
+        "thead",
+        {},
         el(
-          "table",
-          { class: "small" },
+          "tr",
+          {},
+          header.map((h) => el("th", { scope: "col" }, h)),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        makeRows().map((row) =>
           el(
-            "thead",
+            "tr",
             {},
-            el(
-              "tr",
-              {},
-              header.map((h) => el("th", { scope: "col" }, h)),
-            ),
-          ),
-          el(
-            "tbody",
-            {},
-            makeRows().map((row) =>
-              el(
-                "tr",
-                {},
-                row.map((cell) => el("td", {}, cell)),
-              ),
-            ),
+            row.map((cell) => el("td", {}, cell)),
           ),
         ),
       ),
     );
+    box.append(el("div", { class: "wide" }, table), savers(table));
   });
   return box;
 }
