@@ -122,7 +122,7 @@ def test_what_is_wrong_is_said(tmp_path):
         fedkin.load(tmp_path)
     (tmp_path / "compared" / "fedavg" / "seed-0").mkdir(parents=True)
     (tmp_path / "compared" / "fedavg" / "seed-0" / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"It is a comparison; one of its runs is .*fedavg.seed-0\."):
+    with pytest.raises(ValueError, match=r"give one of them: .*fedavg.seed-0\."):
         fedkin.load(tmp_path / "compared")
     with pytest.raises(ValueError, match="This run learned from arrays: give an array"):
         run.predict(0, tmp_path / "new.csv")

@@ -36,7 +36,7 @@ def command(words: list[str]) -> int:
     joined = run.join(name, x, y)
     shown = {metric: f"{value:.3f}" for metric, value in joined.expected.items() if not isnan(value)}
     expected = ", ".join(f"{metric} {value}" for metric, value in shown.items())
-    print(f"{name}: expect {expected} (measured on {joined.examples} examples held out of a first try)")
+    print(f"{name}: expect {expected} (measured in a trial, on {joined.examples} held-out examples)")
     if unknown := [metric for metric in joined.expected if metric not in shown]:
         print(f"With these examples, {', '.join(unknown)} cannot be measured.")
     if flags.out is None:

@@ -59,6 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(fedkin.__version__)
         return
     warnings.showwarning = _warned
+    with signals.stoppable():
+        sys.exit(_code(words))
+
+
+def _code(words: list[str]) -> int:
+    """Run a command. Returns its exit code, and has said what went wrong."""
     try:
         with signals.interruptible():
             if words[0] not in NAMES:

@@ -111,10 +111,10 @@ def from_file(
     if client is None:
         return _from_files([file], [name or file.stem], reading, task, ordered, str(file), {}, alone=True)
     problems = Problems()
-    if place.suffix.lower() == ".npz":
-        raise ValueError(f"{place} has no columns: client='{client}' needs a {' or '.join(TABLE_FILES)} file.")
-    table = read_table(place, problems, required=[*reading.labels, client], advice=_WHICH)
-    problems.check(str(place))
+    if file.suffix.lower() == ".npz":
+        raise ValueError(f"{file} has no columns: client='{client}' needs a {' or '.join(TABLE_FILES)} file.")
+    table = read_table(file, problems, required=[*reading.labels, client], advice=_WHICH)
+    problems.check(str(file))
     assert table is not None
     return from_table(table, client, reading, task, ordered)
 
@@ -172,7 +172,7 @@ def _targets(ys: NDArray[Any], task: TaskKind) -> Labels:
         return Labels(ys.astype(np.float32), 0)
     if ys.ndim != 1 or not (numbers or ys.dtype.kind in "UT"):
         raise ValueError(
-            f"y must be one class an example, a whole number or a text; it is {ys.dtype} of shape {ys.shape}. If each "
+            f"y must be one class per example, a whole number or a text; it is {ys.dtype} of shape {ys.shape}. If each "
             "of several labels is there or not, say task='multilabel'."
         )
     if numbers and not (np.isfinite(ys) & (ys == np.floor(ys))).all():

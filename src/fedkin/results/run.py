@@ -425,9 +425,13 @@ def inputs_of(federation: Any) -> dict[str, Any]:
 
 def _read(path: Path, folder: Path) -> dict[str, Any]:
     if not path.exists():
-        runs = sorted(p.parent for p in folder.glob("*/seed-*/config.json"))
-        inside = f" It is a comparison; one of its runs is {runs[0]}." if runs else ""
-        raise ValueError(f"{folder} is not the folder of a finished run: it has no {path.relative_to(folder)}.{inside}")
+        from fedkin.report.tables import some
+
+        found = sorted(str(inner.parent) for depth in ("*", "*/*") for inner in folder.glob(f"{depth}/config.json"))
+        raise ValueError(
+            f"{folder} is not the folder of a finished run: it has no {path.relative_to(folder)}."
+            + (f" There are runs in it; give one of them: {some(found)}." if found else "")
+        )
     content = read_json(path)
     checksums.verify(folder, str(path.relative_to(folder)))
     return content

@@ -194,9 +194,9 @@ class Advice:
             return (
                 f"not decided, the {self.task.headline} of its {self.examples} test examples is not defined{constant}"
             )
-        if REFERENCE not in self.cells:
+        if self.reference not in self.cells:
             return f"{self._score} ({self.examples} test examples; {how}){constant}"
-        if self.chosen == REFERENCE:
+        if self.chosen == self.reference:
             verdict = f"not decided, {self.too_few}" if self.too_few else "no method is better than training alone here"
             return f"{verdict}: {self._score} ({how}){constant}"
         if cell.gain is None:
