@@ -67,6 +67,7 @@ def test_the_whole_way(tmp_path):
     again = ["compare", "local", "fedavg", "fedper", "--data", "hospitals", *table, "--metrics", "auc", "accuracy",
              "--headline", "auc", "--rounds", "4", "--out", "results", "--quiet", "--format"]  # fmt: skip
     assert fedkin_command(*again, "latex", cwd=tmp_path) == (tmp_path / "results" / "comparison.tex").read_text()
+    assert fedkin_command(*again, "clients-csv", cwd=tmp_path) == (tmp_path / "results" / "clients.csv").read_text()
     run = fedkin.load(tmp_path / "results" / "fedper" / "seed-0")
     assert run.clients == ("north", "south", "west")
     assert run.summary["headline"]["metric"] == "auc"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-# The public names, one list. They are imported when first used, so that `import fedkin` does not wait for torch.
+# The public names. They are imported on first use, so that `import fedkin` does not wait for torch.
 _WHERE = {
     "Arrays": "fedkin.data",
     "Clients": "fedkin.protocol",

@@ -18,7 +18,7 @@ class Bound:
     most: float | None = None
     below: float | None = None
     infinite: bool = False
-    """Infinity is allowed too."""
+    """Whether infinity is allowed."""
 
     def holds(self, value: float) -> bool:
         return (
@@ -71,7 +71,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _broken(value: Any, hint: Any) -> str:
-    """What a value must do to satisfy its annotation; empty where it does."""
+    """What a value must do to satisfy its annotation; empty if it does."""
     bounds: tuple[Any, ...] = ()
     if typing.get_origin(hint) is Annotated:
         hint, *bounds_ = typing.get_args(hint)

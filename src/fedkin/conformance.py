@@ -69,9 +69,9 @@ def federation() -> Federation:
 
 
 def verify(name: str | Method, *, ray: bool = False) -> Iterator[Outcome]:
-    """Check a method (a name, `file.py:Class`, or an instance) against every property, one after the other.
+    """Check a method (a name, `file.py:Class`, or an instance) against every property, one by one.
 
-    With `ray`, check too that the Ray engine agrees; starting Ray takes some seconds.
+    With `ray`, also check that the Ray engine agrees; starting Ray takes a few seconds.
     """
     try:
         method = by_name(name) if isinstance(name, str) else name
@@ -223,7 +223,7 @@ def order_is_free(method: Method) -> None:
 
 
 def keeps_frozen(method: Method) -> None:
-    """Parameters that a user froze are the same whenever the network is used; they are no part of a vector."""
+    """Parameters that a user froze are the same whenever the network is used; they are not part of a vector."""
     settings = {"model": _with_frozen, "model_options": {}, "rounds": 3, "weight_decay": 0.01, "momentum": 0.5}
     try:
         _finite(outcome(method, **settings))
@@ -300,7 +300,7 @@ def _with_frozen(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
 
 
 class _Shuffled:
-    """The clients of a round, whose replies come in another order."""
+    """The clients of a round, with their replies in another order."""
 
     def __init__(self, clients: Clients) -> None:
         self.ids, self._clients = clients.ids, clients
@@ -315,7 +315,7 @@ class _Shuffled:
 
 
 def _another_order(count: int, seed: int) -> Tensor:
-    """A permutation that is not the identity, from two things on."""
+    """A permutation that is not the identity if `count` is at least 2."""
     order = np.random.default_rng([seed, 0x0DE2]).permutation(count)
     return torch.from_numpy(order if count < 2 or (order != np.arange(count)).any() else order[::-1].copy())
 
@@ -336,7 +336,7 @@ def _with(method: Method, *, replies: bool = False, asked: bool = False) -> Meth
 
 
 def _alike(a: Run, b: Run, how: str) -> None:
-    """Equal but for rounding: the same records, whose scores differ by little."""
+    """Check that two runs are equal up to rounding: the same records, with nearly the same scores."""
     for metric in ("personal_loss", "received_loss"):
         mine, yours = ({(r.round, r.client): r.value for r in x.history.select(metric)} for x in (a, b))
         if mine.keys() != yours.keys():

@@ -34,15 +34,15 @@ class Training:
     lr: Positive = 0.05
     """Learning rate of local training."""
     epochs: Count = 1
-    """Passes over the client's training examples in one round."""
+    """Passes over the client's training examples per round."""
     batch_size: Count = 16
-    """Examples in one step; the last, smaller batch of an epoch is used too."""
+    """Examples per step; the last, smaller batch of an epoch is used too."""
     momentum: FractionBelow1 = 0.0
     """Momentum of SGD; it starts at zero in each round."""
     weight_decay: NonNegative = 0.0
-    """L2 penalty on the parameters; with adamw, the share of them that a step of rate 1 takes away."""
+    """L2 penalty on the parameters; with adamw, the fraction by which a step of rate 1 shrinks them."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Optimizer of local training, as in torch.optim. It starts anew in each round."""
+    """Optimizer of local training, as in torch.optim. It starts afresh in each round."""
     schedule: Literal["constant", "step", "cosine"] = "constant"
     """How the learning rate changes from round to round; within a round it is constant. step: by --decay-factor after
     every --decay-rounds rounds. cosine: along half a cosine, to almost zero after --decay-rounds rounds."""
@@ -59,7 +59,7 @@ class Training:
     """Random changes of training images: shifted by up to 4 pixels, mirrored left to right, or both."""
     stop_after: Whole = 0
     """Stop a client's training in a round after this many epochs without a lower loss on its validation examples, and
-    take the epoch with the lowest. 0: never."""
+    keep the epoch with the lowest. 0: never."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -71,7 +71,7 @@ class Training:
             raise ValueError(f"decay_rounds={self.decay_rounds} must be above warmup={self.warmup}.")
 
     def settled(self, rounds: int) -> Training:
-        """The same with the length of the schedule filled in, for a run of so many rounds."""
+        """A copy with the length of the schedule filled in, for a run of this many rounds."""
         if self.schedule != "cosine" or self.decay_rounds:
             return self
         if rounds <= self.warmup:
@@ -84,7 +84,7 @@ class Training:
         return self if factor == 1.0 else replace(self, lr=self.lr * factor)
 
     def factor(self, round: int) -> float:
-        """The learning rate of a round as a share of `lr`, as `torch.optim.lr_scheduler` computes it."""
+        """The learning rate of a round as a fraction of `lr`, as `torch.optim.lr_scheduler` computes it."""
         done = round - 1
         if done < self.warmup:
             return (done + 1) / (self.warmup + 1)
@@ -149,7 +149,7 @@ class Data:
     @cached_property
     def test(self) -> Examples:
         if self._test is None:
-            raise PermissionError("Test examples are for the scorer alone: choose on client.data.validation.")
+            raise PermissionError("Test examples are for the scorer only: choose on client.data.validation.")
         return self._test()
 
 
@@ -188,7 +188,7 @@ class Replies(NamedTuple):
         return (self.n.double() / self.n.sum()).float()
 
     def weights_by(self, weighting: str) -> Tensor:
-        """`size`: by the number of examples. `equal`: every answer counts the same."""
+        """`size`: by the number of examples. `equal`: all answers count the same."""
         return self.weights if weighting == "size" else torch.full((len(self.ids),), 1 / len(self.ids))
 
 
@@ -203,7 +203,7 @@ class Clients(Protocol):
 
 @dataclass(frozen=True)
 class Server:
-    """What the server knows of the federation: never the data, only how many examples there are."""
+    """What the server knows about the federation: never the data, only how many examples there are."""
 
     ids: Tensor
     """Clients present in this round; they may come and go."""
@@ -221,7 +221,7 @@ class Server:
         return len(self.n)
 
     def equal_shares(self) -> Tensor:
-        """Everybody's share in a model that nobody has trained yet."""
+        """Each client's share in a model that nobody has trained yet."""
         return torch.full((self.size,), 1 / self.size)
 
     def rng(self, round: int, *tag: int) -> np.random.Generator:
@@ -241,7 +241,7 @@ def round_half_up(value: float) -> int:
 
 
 class UnusableReplies(ValueError):
-    """Raise it in a merge if replies of these clients cannot be used: the round is done again without them, and they
+    """Raise this in a merge if replies of these clients cannot be used: the round is repeated without them, and they
     are named in the history."""
 
     def __init__(self, clients: Iterable[int], why: str) -> None:
@@ -256,7 +256,7 @@ def client_function(function: Function) -> Function:
 
 
 def ragged(function: Function) -> Function:
-    """Mark a client function whose replies may differ in shape from client to client. `body` then holds lists where
+    """Mark a client function whose replies may differ in shape from client to client. `body` then holds lists if
     they do, and the method checks the shapes itself (see `UnusableReplies`)."""
     function.__ragged__ = True  # type: ignore[attr-defined]
     return client_function(function)
@@ -281,13 +281,14 @@ class Method(ABC):
     stays: ClassVar[str] = ""
     """What stays at a client between rounds."""
     needs_classes: ClassVar[bool] = False
-    """True for a method that works with class labels, and cannot learn a regression."""
+    """True for a method that needs class labels, so that it cannot learn a regression."""
     needs_sgd: ClassVar[str] = ""
-    """Why this method needs plain SGD at the clients, in a sentence, where its derivation does. A run with another
-    optimizer or with clipping says so before round 1."""
+    """A sentence that says why the method's derivation needs plain SGD at the clients; empty if it does not. A run with
+    another optimizer or with clipping says so before round 1."""
     matters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """For `fedkin verify`, which changes each field and expects another outcome: other settings that must hold for a
-    field to have an effect (`{"fine_tune_epochs": {"fine_tune": True}}`) and, under its own name, the value to try."""
+    """For `fedkin verify`, which changes each field and expects a different outcome: other settings that must hold for
+    a field to have an effect (`{"fine_tune_epochs": {"fine_tune": True}}`) and, under its own name, the value to
+    try."""
 
     def __post_init__(self) -> None:
         """Check every field against its annotation. Rules between fields go into an override that calls this first."""
@@ -296,7 +297,7 @@ class Method(ABC):
 
     @property
     def sees_test(self) -> bool:
-        """True only for a method that follows a paper in learning from test examples; a run says so."""
+        """True only for a method that learns from test examples because its paper does; a run then says so."""
         return False
 
     @property
@@ -327,7 +328,7 @@ class Method(ABC):
         """The next server state."""
 
     def round(self, state: State, clients: Clients) -> State:
-        """One round. Override it only where a round has several exchanges."""
+        """One round. Override it only if a round has several exchanges."""
         sent = self.send(state, clients.ids)
         return self.merge(state, sent, clients.run(self.local, sent))
 
@@ -343,21 +344,21 @@ class Method(ABC):
     def received(self, client: Client, message: Message) -> Model | None:
         """The model as sent, before any work of the client; None if nothing is sent."""
         parts = message.own or message.shared
-        row = parts[0] if parts else None
-        return row if isinstance(row, Tensor) else None
+        vector = parts[0] if parts else None
+        return vector if isinstance(vector, Tensor) else None
 
     @abstractmethod
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         """The model this client would use now.
 
         `trained()` is what `local` returns for this message: it is run on demand. `client.state` is what the client
-        keeps since it last took part.
+        has kept since it last took part.
         """
 
     def join(self, state: State, client: Client, id: int) -> Message:
         """What a newcomer is sent after training. `state` has room for its `id`, as for a client that never answered.
 
-        Override it where the newcomer's own examples should choose, such as the group whose model fits them best.
+        Override it if the newcomer's own examples should decide, for example by the group whose model fits them best.
         """
         return self.send(state, torch.tensor([id])).for_position(0)
 

@@ -1,6 +1,6 @@
-"""Registries name what they hold without importing it, so that `fedkin list` does not wait for torch.
+"""Registries name their entries without importing them, so that `fedkin list` does not wait for torch.
 
-Also here: values that arrive as text (`mu=0.1`), and hints for names that nobody knows.
+Also here: conversion of values that arrive as text (`mu=0.1`), and hints for unknown names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-# Flags of `fedkin run` that belong to no method. A method's field of the same name could not be set.
+# Flags of `fedkin run` itself. A method's field with the same name could not be set.
 RUN_FLAGS = (
     "data",
     "data_dir",
@@ -55,7 +55,7 @@ RUN_FLAGS = (
 
 OWN_MODULE = "fedkin_own_"  # prefix of the modules made from users' files
 
-# Old names of flags, fields, values and arguments, and what they are called now.
+# Old names of flags, fields, values and arguments, with their new names.
 RENAMED = {
     "centre": "center",
     "centred": "centered",
@@ -103,7 +103,7 @@ def plug_ins(group: str, known: Iterable[str]) -> dict[str, Entry]:
     for point in importlib.metadata.entry_points(group=group):
         source = point.dist.name if point.dist is not None else "a package without a name"
         if point.name in taken:
-            warnings.warn(f"{source} names its plug-in '{point.name}', which is taken: ignored.", stacklevel=2)
+            warnings.warn(f"{source} has a plug-in '{point.name}', but that name is taken: ignored.", stacklevel=2)
             continue
         taken.add(point.name)
         found[point.name] = Entry(point.value.replace(" ", ""), f"plug-in from {source}")
@@ -117,7 +117,7 @@ def load_path(target: str) -> Any:
         path = Path(where)
         if not path.exists():
             raise ValueError(f"There is no file {path} (from '{target}'; expected path/to/file.py:Name).")
-        # A module name of its own: the user's file may be called torch.py or data.py.
+        # A separate module name, because the user's file may be called torch.py or data.py.
         spec = importlib.util.spec_from_file_location(f"{OWN_MODULE}{path.stem}", path)
         assert spec is not None
         assert spec.loader is not None
@@ -176,7 +176,7 @@ def construct(kind: Any, name: str, values: Mapping[str, Any]) -> Any:
 
 
 def field_types(kind: Any) -> dict[str, Any]:
-    """Types of the fields that a dataclass is made from."""
+    """Types of the fields that a dataclass takes."""
     try:
         hints = typing.get_type_hints(kind)
     except NameError:  # a class made inside a function, with annotations that only that function can resolve

@@ -1,6 +1,6 @@
-"""The problem that a federation learns: its loss, its metrics, and the one metric that results are judged by.
+"""The problem that a federation learns: its loss, its metrics, and the headline metric that results are judged by.
 
-`run(..., task=Classification(metrics=("accuracy", "auc"), headline="auc"))`, `Regression()`, `MultiLabel()`, or one's
+`run(..., task=Classification(metrics=("accuracy", "auc"), headline="auc"))`, `Regression()`, `MultiLabel()`, or your
 own: a subclass of `Task` with a `loss` and a table of metrics. Everything that reports a result takes the metric's name
 and direction from here.
 """
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 Array = NDArray[Any]
 Reduction = Literal["mean", "sum"]
-BINS = 15  # of the calibration error
+BINS = 15  # bins of the calibration error
 
 
 class Metric(NamedTuple):
@@ -34,10 +34,10 @@ class Metric(NamedTuple):
     """`resampled(outputs, targets, counts)`: the metric on many resamples at once, where `counts[draw, example]` says
     how often each example is in a draw. Without it, `compute` is called for each draw."""
     both: bool = False
-    """Does it weigh the classes against each other, so that it needs several examples of each?"""
+    """Does it compare classes, so that it needs several examples of each?"""
 
     def on_draws(self, outputs: Array, targets: Array, counts: Array) -> Array:
-        """The metric on each draw of the examples; NaN where it is not defined."""
+        """The metric on each draw of the examples; NaN if it is not defined."""
         with np.errstate(all="ignore"):
             if self.resampled is not None:
                 return np.asarray(self.resampled(outputs, targets, counts), float)
@@ -47,7 +47,7 @@ class Metric(NamedTuple):
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A problem. `known` names the metrics that can be asked for; `metrics` are those that are computed."""
+    """A problem to learn. `known` are the metrics that can be requested; `metrics` are those that are computed."""
 
     known: ClassVar[Mapping[str, Metric]] = {}
     kind: ClassVar[str] = ""
@@ -57,7 +57,7 @@ class Task(ABC):
 
     metrics: tuple[str, ...] = ()
     headline: str = ""
-    """The metric that results are judged by; the first one where not given."""
+    """The metric that results are judged by; by default the first one."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in (*self.metrics, self.headline) if name and name not in self.known]
@@ -249,12 +249,12 @@ class Classification(Task):
     }
 
     class_weights: tuple[float, ...] = ()
-    """Weight of each class in the training loss; all the same where not given."""
+    """Weight of each class in the training loss; by default all equal."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(not (np.isfinite(w) and w >= 0) for w in self.class_weights):
-            raise ValueError(f"class_weights={self.class_weights} must be numbers from 0.")
+            raise ValueError(f"class_weights={self.class_weights} must be numbers of at least 0.")
 
     @property
     def is_cross_entropy(self) -> bool:
@@ -320,7 +320,7 @@ TASKS: dict[str, type[Task]] = {kind.kind: kind for kind in (Classification, Reg
 
 
 def task(name: str, **settings: Any) -> Task:
-    """A task by its name, or by `module:Class` for one of your own."""
+    """A task by its name, or by `module:Class` for your own."""
     from fedkin.registry import load_path
 
     if name not in TASKS and ":" not in name:

@@ -71,8 +71,8 @@ def test_a_report_of_a_history_that_somebody_wrote(fails, call, tmp_path):
     history = tmp_path / "run" / "history.jsonl"
     sound = history.read_text()
     for record, said in (
-        ({"round": 0, "client": 10**12, "metric": "labels", "value": 1}, "clients or rounds that never were"),
-        ({"round": 10**12, "client": 0, "metric": "flops", "value": 1}, "clients or rounds that never were"),
+        ({"round": 0, "client": 10**12, "metric": "labels", "value": 1}, "clients or rounds that do not exist"),
+        ({"round": 10**12, "client": 0, "metric": "flops", "value": 1}, "clients or rounds that do not exist"),
         ({"round": "x", "client": 0, "metric": "flops", "value": 1}, "is damaged: it is not a record"),
         ({"round": 1, "client": None, "metric": "mixing", "value": 3}, "content that fedkin did not write"),
     ):

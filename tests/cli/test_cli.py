@@ -111,7 +111,7 @@ def test_compare_gain_is_the_mean_difference_of_clients(tmp_path):
         (["run", "fedavg", "--model", "har"], "har needs windows"),
         (["run", "fedavg", "--rounds", "0"], "rounds=0 must be at least 1"),
         (["run", "fedavg", "--participation", "2"], "participation=2.0 must lie in (0, 1]"),
-        (["run", "fedavg", "--clients", "5000"], "take at most"),
+        (["run", "fedavg", "--clients", "5000"], "use at most"),
         (["run", "fedavg", "--lr", "-1"], "lr=-1.0 must be above 0"),
         (["run", "fedprox", "--mu", "-1"], "mu=-1.0 must be at least 0"),
         (["compare", "local", "local"], "named twice"),
@@ -142,11 +142,11 @@ def test_compare_gain_is_the_mean_difference_of_clients(tmp_path):
         (["compare", "local", "--seeds", "0"], "at least one seed"),
         (["compare", "local", "fedavg", "--name", "a"], "a label for each METHOD, 2 in all; given: 1"),
         (["compare", "fedavg", "fedprox", "--name", "a", "a"], "a label of its own"),
-        (["compare", "local", "fedavg", "--name", "alone", "b"], "'local' keeps its name"),
+        (["compare", "fedprox", "fedavg", "--name", "local", "b"], "only the method 'local' can have the label"),
         (["cite", "fedavgg"], "Did you mean fedavg"),
         (["verfy"], "There is no command 'verfy'. Did you mean verify?"),
         (["bench", "fedavg"], "To choose methods: --methods fedavg"),
-        (["demo", "fedavg"], "demo takes no 'fedavg'"),
+        (["demo", "fedavg"], "demo does not take 'fedavg'"),
     ],
 )
 def test_mistakes_are_explained_in_one_line(fails, words, said):
@@ -303,15 +303,17 @@ def test_a_name_is_shown_in_tables_and_kept_for_figures(call, tmp_path):
     call("report", tmp_path / "run")
     assert "li2020federated" in (tmp_path / "run" / "report.html").read_text(), "the paper is cited all the same"
 
-    words = ["compare", "local", "fedprox,mu=1", "--name", "local", "Strong prox", "--out", tmp_path / "both", *SMALL]
+    words = ["compare", "local", "fedprox,mu=1", "--name", "Alone", "Strong prox", "--out", tmp_path / "both", *SMALL]
     code, out, _ = call(*words)
     assert code == 0
     assert "Strong prox" in out
     made = json.loads((tmp_path / "both" / "comparison.json").read_text())["methods"]
-    assert [line["method"] for line in made] == ["local", "Strong prox"]
+    assert [line["method"] for line in made] == ["Alone", "Strong prox"]
     assert made[1]["gain"] is not None
     config = json.loads((tmp_path / "both" / "fedprox,mu=1" / "seed-0" / "config.json").read_text())
     assert config["label"] == "Strong prox"
+    call("report", tmp_path / "both")
+    assert '"reference":"Alone"' in (tmp_path / "both" / "report.html").read_text()
 
 
 COMMANDS = ["--help", *NAMES, "run fedprox", "deploy init", "deploy keys"]

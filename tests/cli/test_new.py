@@ -54,7 +54,7 @@ def test_the_test_that_is_written_can_fail(call, tmp_path, monkeypatch):
         (["method", "class"], "cannot be a Python module"),
         (["method", "lg-fedavg"], "is a method of fedkin already"),
         (["method", "torch"], "is the name of an installed Python module"),
-        (["method", "mine"], "There already: mine.py"),
+        (["method", "mine"], "Already there: mine.py"),
     ],
 )
 def test_mistakes(fails, tmp_path, monkeypatch, words, said):
@@ -99,7 +99,7 @@ def test_a_plug_in_cannot_take_the_name_of_a_built_in_method(plug_in):
     )
     done = fedkin("run", "fedavg", "--json", *SMALL, folder=plug_in)
     assert done.returncode == 0
-    assert "fed-plug names its plug-in 'fedavg', which is taken: ignored" in done.stderr
+    assert "fed-plug has a plug-in 'fedavg', but that name is taken: ignored" in done.stderr
 
 
 def test_a_plug_in_that_cannot_be_imported_says_so(plug_in):

@@ -83,7 +83,7 @@ def test_a_loss_is_minimized(call, tmp_path):
         ([], "sweep takes one METHOD"),
         (["local", "fedavg"], "sweep takes one METHOD before the flags; given: local fedavg."),
         (["fedprox"], "needs at least one --grid"),
-        (["fedprox", "--grid", "muu=1"], "--grid knows no field 'muu'. Did you mean mu?"),
+        (["fedprox", "--grid", "muu=1"], "--grid has no field 'muu'. Did you mean mu?"),
         (["fedprox", "--grid", "mu"], "form field=value,value"),
         (["fedprox", "--grid", "mu=x"], "mu in --grid must be a number; it is 'x'."),
         (["fedprox", "--grid", "mu=1,-1"], "mu=-1.0 must be at least 0"),

@@ -27,7 +27,7 @@ def test_ranges_come_from_the_annotations():
     assert every["ifca"] == {"lr": space["lr"], "clusters": tune.Range(2, 8, whole=True)}, "choices are left alone"
     assert every["fedfomo"]["explore"] == tune.Range(0.0, 1.0)
     assert "tau" not in every["dcpfl"], "0 means something else there"
-    with pytest.raises(Exception, match=r"--fields knows no field 'muu'. Did you mean mu\?"):
+    with pytest.raises(Exception, match=r"--fields has no field 'muu'. Did you mean mu\?"):
         tune.search_space(method("fedprox"), Training(), ("muu",))
     asked = tune.search_space(method("ifca"), Training(), ("averaging", "batch-size"))
     assert asked["averaging"].choices == ("model", "gradient")

@@ -258,7 +258,7 @@ def test_sgd_is_deterministic_in_the_seed(make_client):
 def test_batches_of_images_stay_channels_last(make_client):
     client = make_client()
     x = torch.randn(20, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    for b in batches(client, epoch=0, rows=Examples(x, torch.zeros(20, dtype=torch.long))):
+    for b in batches(client, epoch=0, examples=Examples(x, torch.zeros(20, dtype=torch.long))):
         assert b.x.is_contiguous(memory_format=torch.channels_last)
 
 

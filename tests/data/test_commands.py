@@ -64,7 +64,7 @@ def test_what_a_folder_is_refused_for(hospitals, capsys, words, text):
 
 def test_table_flags_are_for_folders(capsys):
     assert fedkin("run", "fedavg", "--data", "digits", "--label", "disease") == 2
-    assert "--label is for a folder of your own data; --data digits is none" in capsys.readouterr().err
+    assert "--label is for a folder of your own data; --data digits is not one" in capsys.readouterr().err
 
 
 def test_hospitals_by_name(real_data, capsys):

@@ -117,7 +117,7 @@ def test_ordered_examples_are_cut_in_time_however_they_are_spread(samples):
 
 def test_one_example_is_too_few():
     arrays = from_arrays(np.zeros((5, 1)), [0] * 5, client=list("aaaab"))
-    with pytest.raises(ValueError, match=r"Client 1 has 1 examples; .*take fewer clients, or leave its examples out"):
+    with pytest.raises(ValueError, match=r"Client 1 has 1 examples; .*use fewer clients, or leave its examples out"):
         federate(arrays, partition="by_group")
 
 
@@ -162,7 +162,7 @@ def test_number_of_clients_by_default():
     [
         ({"partition": "dirichelt"}, r"no partition 'dirichelt'. Did you mean dirichlet"),
         ({"pool": "test"}, "pool='test' must be 'all' .* or 'train'"),
-        ({"pool": "train"}, "no official training part: take pool='all'"),
+        ({"pool": "train"}, "no official training part: use pool='all'"),
         ({"test": 0.0}, "test above 0, sum below 1"),
         ({"test": 0.5, "validation": 0.5}, "test above 0, sum below 1"),
         ({"samples_per_client": 1}, "at least 2 examples"),
@@ -251,7 +251,7 @@ def test_examples_are_float32_whatever_the_arrays_are():
 
 
 def test_test_examples_are_hidden_from_clients(digits: Federation):
-    with pytest.raises(PermissionError, match="for the scorer alone"):
+    with pytest.raises(PermissionError, match="for the scorer only"):
         _ = digits.data(0).test
     assert torch.equal(digits.data(0, with_test=True).test.y, digits.test(0).y)
 
@@ -301,7 +301,7 @@ def test_a_folder_keeps_its_clients(tmp_path):
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "quantity"])
 def test_own_clients_and_a_partition_are_refused(partition):
-    with pytest.raises(ValueError, match=rf"bath, hull, york\), and partition='{partition}' would spread"):
+    with pytest.raises(ValueError, match=rf"bath, hull, york\); partition='{partition}' would spread"):
         federate(own_groups(), partition=partition)
     assert len(federate(own_groups(), partition="by_group", clients=3)) == 3
 
@@ -358,7 +358,7 @@ def test_a_regression_has_no_classes():
     assert (fed.classes, fed.outputs, fed.mean_kld) == (0, 1, None)
     assert fed.data(0).y.dtype == torch.float32
     metrics = {metric for _, metric, _ in fed.facts()}
-    assert "train_rows" in metrics
+    assert "train_examples" in metrics
     assert not metrics & {"labels", "majority_rate", "mean_kld"}
     named = from_arrays(arrays.x, arrays.y, client=np.arange(100) % 5, task="regression", ordered=True)
     assert len(federate(named)) == 5

@@ -287,7 +287,7 @@ def test_synthetic_is_a_function_of_its_seed():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"samples": 39}, "take at least 40"),
+        ({"samples": 39}, "use at least 40"),
         ({"shared": 1.5}, r"shared=1.5 must lie in \[0, 1\]"),
         ({"features": 0}, "features=0"),
     ],

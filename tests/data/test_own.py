@@ -105,11 +105,11 @@ def test_regression_targets_stay_numbers():
         (X.astype(str), Y, "x must be numbers"),
         (X.astype(object), Y, "x must be numbers"),
         (X.astype(complex), Y, "x must be numbers"),
-        (X, Y + 0.5, "y must be one whole number an example"),
-        (X, Y[:, None], "y must be one class an example"),
-        (X, np.where(Y, np.nan, 0), "y must be one whole number an example"),
-        (X, np.where(Y, np.inf, 0), "y must be one whole number an example"),
-        (X, Y.astype(object), "y must be one class an example"),
+        (X, Y + 0.5, "y must be one whole number per example"),
+        (X, Y[:, None], "y must be one class per example"),
+        (X, np.where(Y, np.nan, 0), "y must be one whole number per example"),
+        (X, np.where(Y, np.inf, 0), "y must be one whole number per example"),
+        (X, Y.astype(object), "y must be one class per example"),
     ],
 )
 def test_from_arrays_refuses(x, y, text):
@@ -212,7 +212,7 @@ def test_columns_are_found_by_name(tmp_path):
         ({"a.csv": "p,y\n1,0\n2,\n3,?\n"}, r"a\.csv, column 'y', rows 3, 4: the label is missing"),
         ({"a.csv": "p,y\n1,0.5\n2,1\n"}, "the label 'y' has numbers that are not whole.*task='regression'"),
         ({"a.csv": "p,y\n1,0\n2,yes\n"}, r"a\.csv, column 'y', row 3: the label is a text, elsewhere it is a number"),
-        ({"a.csv": "p,y\n1,Yes\n2,yes\n"}, r"a\.csv, column 'y', row 3: written elsewhere with other capitals"),
+        ({"a.csv": "p,y\n1,Yes\n2,yes\n"}, r"a\.csv, column 'y', row 3: spelled elsewhere with other capitals"),
         ({"a.csv": "p,y\n1,0\n2,100000000\n"}, r"the label 'y' has whole numbers from 0 beyond 100000"),
         ({"a.csv": "p,y\n" + "".join(f"1,{i}\n" for i in range(30))}, "30 different values in 30 examples"),
         ({"a.csv": "p,y\n" + "".join(f"text{i},{i % 2}\n" for i in range(200))}, "column 'p' has 200 different texts"),
@@ -238,7 +238,7 @@ def test_columns_are_found_by_name(tmp_path):
         ({"a.npz": {"x": X.astype(str), "y": Y}}, r"a\.npz: the array 'x' must be numbers"),
         ({"a.npz": {"x": X, "y": Y}, "b.npz": {"x": X[:, :1], "y": Y}}, r"different shapes: .*b\.npz \(1,\)"),
         ({"a.npz": {"x": X, "y": Y}, "a.csv": "p,q,y\n1,2,0\n"}, "two files of the same name"),
-        ({"a.npz": {"x": X, "y": Y}, "b.csv": "p,y\n1,0\n"}, r"a\.npz: it lies beside tables of 1 columns"),
+        ({"a.npz": {"x": X, "y": Y}, "b.csv": "p,y\n1,0\n"}, r"a\.npz: the other files are tables of 1 columns"),
     ],
 )
 def test_from_folder_refuses(files, text, tmp_path):
@@ -361,13 +361,13 @@ def test_a_lone_site_keeps_the_numbers_of_its_classes(tmp_path, suffix):
 
 
 def test_the_schema_tells_apart_what_must_not_be_mixed(tmp_path):
-    def told(text: str) -> tuple[str, ...]:
+    def schema(text: str) -> tuple[str, ...]:
         header, *rows = text.split()
         (tmp_path / "a.csv").write_text("\n".join([header, *rows * 10]))
         return federate(from_file(tmp_path / "a.csv")).schema
 
-    base = told("p,q,y 1,a,0 2,b,1")
-    assert base == told("p,q,y 5,b,0 7,a,0"), "numbers and classes from 0 do not matter"
+    base = schema("p,q,y 1,a,0 2,b,1")
+    assert base == schema("p,q,y 5,b,0 7,a,0"), "numbers and classes from 0 do not matter"
     others = [
         "q,p,y a,1,0 b,1,0",  # another order
         "p,q,y 1,a,0 2,c,1",  # other levels
@@ -376,7 +376,7 @@ def test_the_schema_tells_apart_what_must_not_be_mixed(tmp_path):
         "p,q,y 1,a,0 2,b,1 ,b,1",  # cells are missing in p
         "p,q,y 1,a,0 2,b,1 3,,1",  # cells are missing in q
     ]
-    assert len({base, *map(told, others)}) == len(others) + 1
+    assert len({base, *map(schema, others)}) == len(others) + 1
     np.savez(tmp_path / "b.npz", x=X, y=Y)
     assert federate(from_file(tmp_path / "b.npz")).schema == ()
 

@@ -66,7 +66,7 @@ def test_no_example_twice_and_a_pure_function_of_the_seed(name, seed, clients, e
 
 
 @pytest.mark.parametrize("name", sorted(set(PARTITIONS) - {"by_group", "topology"}))
-@pytest.mark.parametrize(("clients", "text"), [(0, "at least one"), (500, r"take at most \d+ clients")])
+@pytest.mark.parametrize(("clients", "text"), [(0, "at least one"), (500, r"use at most \d+ clients")])
 def test_nobody_or_too_many(name, clients, text):
     scheme = PARTITIONS[name](**options_of(name))
     with pytest.raises(ValueError, match=text) as caught:
@@ -136,7 +136,7 @@ def test_pathological_says_how_many_clients_would_work(seed, clients, k):
 
 @pytest.mark.parametrize("k", [0, 11])
 def test_pathological_refuses_classes_there_are_not(k):
-    with pytest.raises(ValueError, match="the data has 10 classes; take 1 to 10"):
+    with pytest.raises(ValueError, match="the data has 10 classes; use 1 to 10"):
         Pathological(k)(np.arange(100) % 10, 5, 0)
 
 
@@ -190,7 +190,7 @@ def test_dirichlet_refuses_alpha(scheme, alpha):
 
 
 def test_dirichlet_says_how_many_clients_the_least_size_allows():
-    with pytest.raises(ValueError, match="at least 10 each: take at most 9 clients"):
+    with pytest.raises(ValueError, match="at least 10 each: use at most 9 clients"):
         Dirichlet()(np.arange(99) % 5, 10, 0)
 
 
@@ -234,7 +234,7 @@ def test_primary_secondary_bounds_are_the_users():
         ((0.6, 0.4), np.arange(100) % 5, "bounds must be ordered"),
         ((0.4, 0.8, 0.2, 0.4), np.arange(100) % 5, "must not add to more than 1"),
         ((-0.1, 0.4), np.arange(100) % 5, "bounds must be ordered"),
-        ((), np.repeat(np.arange(5), [1, 30, 30, 30, 30]), "take fewer clients"),
+        ((), np.repeat(np.arange(5), [1, 30, 30, 30, 30]), "use fewer clients"),
     ],
 )
 def test_primary_secondary_refuses(bounds, labels, text):
@@ -267,9 +267,9 @@ def test_topology_label_sets_and_edges(nodes, seed, extra):
     [
         (6, np.arange(100) % 10, 12, "3, 4 and 5 nodes"),
         (5, np.arange(100) % 8, 12, r"labels 0\.\.9; the data has 0\.\.7"),
-        (5, np.arange(100) % 10, 4, "take at least 5"),
-        (3, np.repeat(np.arange(10), [9, 9, 4, 9, 9, 9, 9, 9, 9, 9]), 12, "take at most 6 clients"),
-        (3, np.repeat(np.arange(10), [9, 9, 0, 9, 9, 9, 9, 9, 9, 9]), 12, "take another partition"),
+        (5, np.arange(100) % 10, 4, "use at least 5"),
+        (3, np.repeat(np.arange(10), [9, 9, 4, 9, 9, 9, 9, 9, 9, 9]), 12, "use at most 6 clients"),
+        (3, np.repeat(np.arange(10), [9, 9, 0, 9, 9, 9, 9, 9, 9, 9]), 12, "use another partition"),
     ],
 )
 def test_topology_refuses(nodes, labels, clients, text):
@@ -296,10 +296,10 @@ def test_by_group_has_one_group_a_client_in_order(seed, groups, parts):
 @pytest.mark.parametrize(
     ("clients", "group", "text"),
     [
-        (4, None, r"needs data with natural groups.*take iid"),
-        (2, np.arange(12) % 3, "take clients=3, or a multiple of it"),
-        (4, np.arange(12) % 3, "take clients=3, or a multiple of it"),
-        (9, np.array([0] * 10 + [1, 2]), "Group 1 has 1 examples for 3 clients: take clients=3"),
+        (4, None, r"needs data with natural groups.*use iid"),
+        (2, np.arange(12) % 3, "use clients=3, or a multiple of it"),
+        (4, np.arange(12) % 3, "use clients=3, or a multiple of it"),
+        (9, np.array([0] * 10 + [1, 2]), "Group 1 has 1 examples for 3 clients: use clients=3"),
     ],
 )
 def test_by_group_refuses(clients, group, text):

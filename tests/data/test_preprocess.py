@@ -32,9 +32,9 @@ def table(rng: np.random.Generator, count: int) -> np.ndarray:
 def test_pooled_statistics_are_those_of_all_examples(seed, parts):
     rng = np.random.default_rng(seed)
     tables = [table(rng, int(rng.integers(1, 40))) for _ in range(parts)]
-    told = [pooled(own) for own in zip(*(statistics(t, (NUMBER, COLOR)) for t in tables))]
+    measured = [pooled(own) for own in zip(*(statistics(t, (NUMBER, COLOR)) for t in tables))]
     whole = statistics(np.concatenate(tables), (NUMBER, COLOR))
-    for one, two in zip(told, whole):
+    for one, two in zip(measured, whole):
         assert (one.known, one.missing, one.levels) == (two.known, two.missing, two.levels)
         np.testing.assert_allclose(one[2:4], two[2:4], rtol=1e-9, atol=1e-9)
 
@@ -50,8 +50,8 @@ def test_statistics_by_hand():
 
 
 def test_features_by_hand():
-    told = {"a": statistics(np.array([[1.0, 2.0], [3.0, np.nan], [np.nan, 0.0]]), (NUMBER, COLOR))}
-    made = fitted((NUMBER, COLOR), told, "sites", reading=Reading())
+    measured = {"a": statistics(np.array([[1.0, 2.0], [3.0, np.nan], [np.nan, 0.0]]), (NUMBER, COLOR))}
+    made = fitted((NUMBER, COLOR), measured, "sites", reading=Reading())
     assert made.feature_names == ("size", "size missing", "color=blue", "color=red", "color missing")
     new = made.recoded(np.array([[5.0, 2.0], [np.nan, 1.0], [2.0, np.nan]]), (NUMBER, COLOR))
     expected = [
@@ -74,18 +74,18 @@ def test_numbers_are_standardized_as_scikit_learn_does():
 
 
 def test_a_column_that_never_changes_is_centered_and_one_without_values_is_zero():
-    told = {"a": statistics(np.array([[0.1, np.nan]] * 3), (NUMBER, NUMBER)),
+    measured = {"a": statistics(np.array([[0.1, np.nan]] * 3), (NUMBER, NUMBER)),
             "b": statistics(np.array([[0.1, 7.0]] * 3), (NUMBER, NUMBER))}  # fmt: skip
-    made = fitted((NUMBER, NUMBER), told, "each", reading=Reading())
+    made = fitted((NUMBER, NUMBER), measured, "each", reading=Reading())
     x = np.array([[0.1, 8.0], [1.1, np.nan]])
     np.testing.assert_allclose(made.features(x, "a"), [[0, 0, 0], [1, 0, 1]], atol=1e-6)
     np.testing.assert_allclose(made.features(x, "b"), [[0, 1, 0], [1, 0, 1]], atol=1e-6)
 
 
 def test_a_column_missing_everywhere_is_refused():
-    told = {"a": statistics(np.full((3, 2), np.nan), (NUMBER, COLOR))}
+    measured = {"a": statistics(np.full((3, 2), np.nan), (NUMBER, COLOR))}
     with pytest.raises(ValueError, match=r"(?s)column 'size' is missing in every training example.*column 'color'"):
-        fitted((NUMBER, COLOR), told, "each", reading=Reading())
+        fitted((NUMBER, COLOR), measured, "each", reading=Reading())
 
 
 def test_fit_has_two_values():
@@ -95,8 +95,8 @@ def test_fit_has_two_values():
 
 def test_each_client_by_its_own_numbers_with_the_features_of_all():
     north, south = np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([[10.0, 2.0], [np.nan, 2.0], [30.0, 2.0]])
-    told = {"north": statistics(north, (NUMBER, COLOR)), "south": statistics(south, (NUMBER, COLOR))}
-    made = fitted((NUMBER, COLOR), told, "each", reading=Reading())
+    measured = {"north": statistics(north, (NUMBER, COLOR)), "south": statistics(south, (NUMBER, COLOR))}
+    made = fitted((NUMBER, COLOR), measured, "each", reading=Reading())
     assert made.fit == "each"
     assert made.feature_names == ("size", "size missing", "color=blue", "color=red")
     codes = made.recoded(np.array([[3.0, 2.0]]), (NUMBER, COLOR))
@@ -104,7 +104,7 @@ def test_each_client_by_its_own_numbers_with_the_features_of_all():
     np.testing.assert_allclose(made.features(codes, "south"), [[-1.7, 0, 0, 1]], rtol=1e-6)
     with pytest.raises(ValueError, match=r"say whose \(client=…, one of north, south\)"):
         made.features(codes)
-    both = fitted((NUMBER, COLOR), told, "sites", reading=Reading())
+    both = fitted((NUMBER, COLOR), measured, "sites", reading=Reading())
     assert both.fit == "sites"
     np.testing.assert_array_equal(both.features(codes, "north"), both.features(codes))
 
@@ -209,7 +209,7 @@ def test_a_given_preprocessing_is_applied_not_fitted(folder):
     (folder / "north.csv").write_text(NORTH.replace("10,", "90,"))
     again = federate(from_folder(folder, label="sick"), preprocessing=base.description["preprocessing"])
     assert again.preprocessing == base.preprocessing
-    with pytest.raises(ValueError, match="This data is no table"):
+    with pytest.raises(ValueError, match="This data is not a table"):
         federate("digits", preprocessing=base.preprocessing)
 
 
@@ -246,9 +246,9 @@ def test_sites_that_share_statistics_have_the_numbers_of_a_simulation(folder, tm
             (folder / f"{path.name.split('.')[1]}.csv").write_text(names + path.read_text())
     whole = federate(from_folder(folder, **options), fit=fit, seed=2)
     sites = {path.stem: from_file(path, **options) for path in sorted(folder.iterdir())}
-    told = {name: site_statistics(arrays, fit=fit, seed=2) for name, arrays in sites.items()}
-    told = json.loads(json.dumps(told))
-    made = agreed(told, fit, reading=whole.preprocessing.reading)
+    by_site = {name: site_statistics(arrays, fit=fit, seed=2) for name, arrays in sites.items()}
+    by_site = json.loads(json.dumps(by_site))
+    made = agreed(by_site, fit, reading=whole.preprocessing.reading)
     assert made.feature_names == whole.preprocessing.feature_names
     assert made.classes == whole.preprocessing.classes
     for client, arrays in enumerate(sites.values()):
@@ -275,17 +275,17 @@ def test_only_what_is_said_is_shared(folder):
 
 
 def test_sites_that_do_not_fit_together(folder, tmp_path):
-    def told(text: str, **options) -> dict:
+    def shared_by(text: str, **options) -> dict:
         (tmp_path / "site.csv").write_text(text)
         return site_statistics(from_file(tmp_path / "site.csv", **options))
 
-    base = told("p,q,y\n" + "1,2,no\n1,2,yes\n" * 5)
+    base = shared_by("p,q,y\n" + "1,2,no\n1,2,yes\n" * 5)
     for other, message in [
-        (told("p,y\n" + "1,no\n" * 5), "b: it lacks the column 'q' of other sites"),
-        (told("p,q,r,y\n" + "1,2,3,no\n" * 5), "a: it lacks the column 'r' of other sites"),
-        (told("p,q,y\n" + "1,a,no\n" * 5), "b, column 'q': it is numbers at one site and texts at another"),
-        (told("p,q,y\n" + "1,2,0\n" * 5), "labels are numbers at some sites and texts at others"),
-        (told("p,q,y\n" + "1,2,3\n" * 5, task="regression"), "b: its task is regression"),
+        (shared_by("p,y\n" + "1,no\n" * 5), "b: it lacks the column 'q' of other sites"),
+        (shared_by("p,q,r,y\n" + "1,2,3,no\n" * 5), "a: it lacks the column 'r' of other sites"),
+        (shared_by("p,q,y\n" + "1,a,no\n" * 5), "b, column 'q': it is numbers at one site and texts at another"),
+        (shared_by("p,q,y\n" + "1,2,0\n" * 5), "labels are numbers at some sites and texts at others"),
+        (shared_by("p,q,y\n" + "1,2,3\n" * 5, task="regression"), "b: its task is regression"),
     ]:
         with pytest.raises(ValueError, match=message):
             agreed({"a": base, "b": other}, "each", reading=Reading())

@@ -181,7 +181,7 @@ def test_levels_are_those_of_all_sites(tmp_path):
 def test_levels_that_differ_in_capitals_are_asked_about(tmp_path):
     (tmp_path / "a.csv").write_text("p,y\nMale,0\nfemale,1\n")
     (tmp_path / "b.csv").write_text("p,y\nmale,0\nfemale,1\n")
-    with pytest.raises(ValueError, match=r"b\.csv, column 'p', row 2: written elsewhere with other capitals"):
+    with pytest.raises(ValueError, match=r"b\.csv, column 'p', row 2: spelled elsewhere with other capitals"):
         from_folder(tmp_path)
     assert len(from_folder(tmp_path, categorical="p").columns[0].levels) == 3
 

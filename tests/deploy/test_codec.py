@@ -54,7 +54,7 @@ def test_an_answer_comes_back():
 
 def test_a_card_comes_back():
     info = SiteInfo("north", "own", "1 8 8", "abc", 10, 70, 10, 20)
-    assert codec.decode_card(wired(codec.encode_card(info))) == info
+    assert codec.decode_info(wired(codec.encode_info(info))) == info
 
 
 def test_what_was_received_may_be_written_into():
@@ -116,7 +116,7 @@ def test_a_missing_field_or_record_is_refused():
     with pytest.raises(Malformed, match="no arrays"):
         codec.decode_request(RecordDict())
     with pytest.raises(Malformed, match="no fields"):
-        codec.decode_card(RecordDict())
+        codec.decode_info(RecordDict())
 
 
 @pytest.mark.parametrize("names", [["body.1"], ["body.0", "evil.0"], ["body.0", "body.00"]])

@@ -62,7 +62,7 @@ def test_each_site_has_a_file_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["init", "full"], "is not empty"),
         (["init", "new", "--method", "fedavgg"], "Did you mean fedavg"),
@@ -75,12 +75,12 @@ def test_each_site_has_a_file_of_its_own(tmp_path):
         (["undo"], "Known: init, keys, check"),
     ],
 )
-def test_mistakes_are_explained_and_leave_nothing(words, told, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_explained_and_leave_nothing(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
     assert deploy(*words) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert [p.name for p in tmp_path.rglob("*")] == ["full", "mine.txt"]
 
 

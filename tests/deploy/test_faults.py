@@ -65,10 +65,10 @@ def assert_the_same(sites: Sites, undisturbed, *, notes: str, capsys) -> None:
     assert there.keys() == here.keys()
     for key, value in here.items():
         assert np.allclose(there[key], value, atol=1e-5, rtol=0), (key, value, there[key])
-    told = [(r.round, r.client, r.value) for r in history.select("note")]
+    noted = [(r.round, r.client, r.value) for r in history.select("note")]
     with capsys.disabled():
-        print(f"\n  rounds {sites.rounds()}, dropped {len(list(history.select('dropped')))}, notes: {told}")
-    assert any(notes in text for _, _, text in told), told
+        print(f"\n  rounds {sites.rounds()}, dropped {len(list(history.select('dropped')))}, notes: {noted}")
+    assert any(notes in text for _, _, text in noted), noted
     for name in NAMES:
         about = json.loads(sites.personal(name).with_suffix(".json").read_text())
         assert about["after_round"] == ROUNDS
@@ -162,7 +162,7 @@ def test_a_site_that_stays_away_is_left_out_and_comes_back(tmp_path, data, capsy
         with capsys.disabled():
             print(f"\n  dropped: {dropped}")
         assert [(round, client) for round, client, _ in dropped] == [(2, 0)]
-        assert "did not answer within 100 s (it is not there)" in dropped[0][2]
+        assert "did not answer within 100 s (it is not connected)" in dropped[0][2]
         assert set(history.values("personal", round=4)) == {0, 1, 2}
         states = sorted(p.name for p in (sites.folder / "sites" / "north").glob("*/*/client-*"))
         assert states[-1] == "client-000000-000004-1.safetensors"

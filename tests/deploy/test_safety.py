@@ -26,7 +26,7 @@ from tests.deploy.test_server import NAMES, Once, World, _clock, data  # noqa: F
 from tests.deploy.test_site import CONFIG, RUN, model, request, state, states
 
 GOOD = Answer("west", False, 1.0, 1.0, "", "", "")
-CARD = SiteInfo("west", "own", "6", "", 3, 60, 5, 10)
+INFO = SiteInfo("west", "own", "6", "", 3, 60, 5, 10)
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_scores_are_those_of_the_task():
     task = Classification(metrics=("accuracy", "auc", "log_loss"), headline="auc")
     scores = {"personal": 0.9, "personal_accuracy": 0.8, "personal_log_loss": 3.0, "received_loss": 2.0}
     assert codec.decode_answer(codec.encode_answer(GOOD, (), scores), task)[2] == scores
-    told = {"personal": 0.5, "model_weight_of_own": 0.25}  # what a method says of a personal model
-    assert codec.decode_answer(codec.encode_answer(GOOD, (), told))[2] == told
+    described = {"personal": 0.5, "model_weight_of_own": 0.25}  # what a method says of a personal model
+    assert codec.decode_answer(codec.encode_answer(GOOD, (), described))[2] == described
     many = {f"model_{'x' * k}": 0.0 for k in range(1, 25)}
     with pytest.raises(Malformed, match="the score model_"):
         codec.decode_answer(codec.encode_answer(GOOD, (), many))
@@ -84,7 +84,7 @@ def test_scores_are_those_of_the_task():
 )  # fmt: skip
 def test_a_card_out_of_range_is_refused(changes):
     with pytest.raises(Malformed):
-        codec.decode_card(codec.encode_card(CARD._replace(**changes)))
+        codec.decode_info(codec.encode_info(INFO._replace(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_card_out_of_range_is_refused(changes):
 def test_a_site_that_cannot_take_part_is_named_at_once(tmp_path, data, changes, words):  # noqa: F811
     def lie(grid, node, message):
         if grid.homes[node]["name"] == "west" and message.metadata.message_type == "query.hello":
-            return codec.encode_card(CARD._replace(**changes))
+            return codec.encode_info(INFO._replace(**changes))
         return None
 
     world = World(tmp_path, data, lie, run__wait=1e9)
@@ -167,10 +167,10 @@ def test_a_site_shares_no_more_than_its_file_allows(tmp_path, data):  # noqa: F8
 )  # fmt: skip
 def test_statistics_out_of_range_are_refused(change):
     column = {"name": "size", "kind": "number", "levels": [], "known": 3, "missing": 0, "mean": 1.0, "variance": 2.0}
-    told = {"columns": [column], "classes": ["no", "yes"], "task": "classification"}
-    assert codec.decode_statistics(codec.encode_text(json.dumps(told))) == told
+    statistics = {"columns": [column], "classes": ["no", "yes"], "task": "classification"}
+    assert codec.decode_statistics(codec.encode_text(json.dumps(statistics))) == statistics
     with pytest.raises(Malformed, match="statistics"):
-        codec.decode_statistics(codec.encode_text(json.dumps({**told, "columns": [{**column, **change}]})))
+        codec.decode_statistics(codec.encode_text(json.dumps({**statistics, "columns": [{**column, **change}]})))
 
 
 # ---- what comes to a site
@@ -184,8 +184,8 @@ def test_a_site_runs_only_what_its_file_allows(config, key, monkeypatch):
     called = []
     monkeypatch.setattr("subprocess.getoutput", lambda *words: called.append(words))
     answered = answer(config, {**CONFIG, key: "subprocess:getoutput"}, sent(config))
-    told = codec.decode_answer(answered)[0].error
-    assert "subprocess:getoutput' is not fedkin's own: this site's file must name it under `allow`" in told
+    error = codec.decode_answer(answered)[0].error
+    assert "subprocess:getoutput' is not fedkin's own: this site's file must name it under `allow`" in error
     assert called == []
 
 
@@ -206,16 +206,16 @@ def test_code_that_the_sites_file_allows_is_run(config):
 )
 def test_a_site_caps_what_it_answers(config, limits, words):
     plan = {**CONFIG, "method.name": "fedavg"}
-    told = codec.decode_answer(answer(replace(config, **limits), plan, sent(config, round=2)))
-    assert words in told[0].error
-    assert told[1] == ()
+    decoded = codec.decode_answer(answer(replace(config, **limits), plan, sent(config, round=2)))
+    assert words in decoded[0].error
+    assert decoded[1] == ()
 
 
 def test_a_site_caps_the_number_of_requests_and_logs_each(config):
     capped = replace(config, max_requests=2)
     errors = [codec.decode_answer(answer(capped, CONFIG, sent(config, round=k)))[0].error for k in (1, 2, 3)]
     assert errors[:2] == ["", ""]
-    assert "answers 2 requests of a run, and has" in errors[2]
+    assert "has already answered 2 requests of this run" in errors[2]
     other = answer(capped, CONFIG, sent(config, run="f" * 16))
     assert codec.decode_answer(other)[0].error == "", "another run has its own count"
     lines = [json.loads(line) for line in Path(config.state, "requests.jsonl").read_text().splitlines()]
@@ -284,9 +284,9 @@ def test_labels_out_of_range_do_not_leave_the_site(tmp_path):
     own = SiteConfig.read({"name": "west", "data": str(tmp_path / "rows.npz"), "state": str(tmp_path / "state")})
     plan = {**CONFIG, "method.name": "fedavg", "model.name": "mlp"}
     narrow = codec.encode_request(request(classes=2, data="own"), Message((torch.zeros(4 * 64 + 64 + 64 * 2 + 2),)))
-    told = codec.decode_answer(answer(own, plan, narrow))[0].error
-    assert told
-    assert "Target" not in told
+    error = codec.decode_answer(answer(own, plan, narrow))[0].error
+    assert error
+    assert "Target" not in error
 
 
 # ---- at the site itself
@@ -308,7 +308,7 @@ def test_check_says_what_would_be_told(tmp_path, capsys):
         ('name = "west"', "must say its data"),
         ('name = "west"\ndata = "/nowhere/x.csv"\nstate = "/tmp/s"', "There is no .npz or .csv file"),
         ('name = "west"\ndata = "digits"\nstate = "/tmp/s"\nprivacy = "much"', "privacy='much'"),
-        ('name = "west"\ndata = "digits"\nstate = "/dev/null/state"', "cannot be written"),
+        ('name = "west"\ndata = "digits"\nstate = "/dev/null/state"', "is not writable"),
         ("name = ", "is not TOML"),
     ],
 )
@@ -335,7 +335,7 @@ def test_predict_works_on_a_sites_own_disk(tmp_path, data, capsys):  # noqa: F81
         main(["predict", str(folder), "--client", "north", "--data", str(tmp_path / "new.npy")])
     assert not stop.value.code
     assert capsys.readouterr().out.count("\n") == len(run.predict("north", np.load(tmp_path / "new.npy"))) + 1
-    with pytest.raises(ValueError, match="join where the run itself is"):
+    with pytest.raises(ValueError, match="use the folder of the run itself"):
         run.join("east", np.load(tmp_path / "new.npy"), np.zeros(60))
 
 

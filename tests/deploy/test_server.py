@@ -85,7 +85,7 @@ class World:
     def history(self) -> History:
         return History.load(self.tmp / "out")
 
-    def told(self, metric: str) -> list[tuple[int, int, str]]:
+    def reported(self, metric: str) -> list[tuple[int, int, str]]:
         return [(r.round, r.client, r.value) for r in self.history.select(metric)]
 
 
@@ -198,7 +198,7 @@ def unavailable(grid, node, message):
 def test_nothing_is_lost_and_nothing_applied_twice(tmp_path, data, what, note, at):
     world = World(tmp_path, data, Once("south", at, what))
     assert_same(world.serve().history, inside(data).history)
-    ((round, client, text),) = world.told("note")
+    ((round, client, text),) = world.reported("note")
     assert (round, client) == (min(at, 2), 1)
     assert note in text
 
@@ -210,9 +210,9 @@ def test_a_site_that_fails_three_times_is_left_out_of_the_round(tmp_path, data):
 
     world = World(tmp_path, data, fault)
     world.serve()
-    ((round, client, why),) = world.told("dropped")
+    ((round, client, why),) = world.reported("dropped")
     assert (round, client) == (1, 1)
-    assert "failed 3 times, at last with as ordered (Flower's code 8)" in why
+    assert "failed 3 times, finally with as ordered (Flower's code 8)" in why
     federation = fedkin.federate(fedkin.from_folder(data), partition="by_group")
     absent = fedkin.run("ditto", federation, rounds=2, evaluate_every=0, arrive={1: 2})
     assert world.history.values("personal", round=2) == absent.history.values("personal", round=2)
@@ -227,8 +227,8 @@ def test_a_site_that_is_gone_is_waited_for_until_the_limit(tmp_path, data):
 
     world = World(tmp_path, data, fault, run__time_limit=0.5)
     world.serve()
-    assert [(round, client) for round, client, _ in world.told("dropped")] == [(1, 2), (2, 2)]
-    assert all("did not answer within 0.5 s (it is not there)" in why for _, _, why in world.told("dropped"))
+    assert [(round, client) for round, client, _ in world.reported("dropped")] == [(1, 2), (2, 2)]
+    assert all("did not answer within 0.5 s (it is not connected)" in why for _, _, why in world.reported("dropped"))
     assert world.history.values("unmeasured", round=2).keys() == {2}
 
 
@@ -250,7 +250,7 @@ def test_a_reply_that_is_nonsense_is_dropped(tmp_path, data, answer, why):
 
     world = World(tmp_path, data, Once("south", 1, lie))
     world.serve()
-    ((round, client, text),) = world.told("dropped")
+    ((round, client, text),) = world.reported("dropped")
     assert (round, client) == (1, 1)
     assert why in text
 
@@ -276,7 +276,7 @@ def test_a_server_that_was_stopped_goes_on(tmp_path, data):
     for node in list(world.grid.nodes):  # Flower calls them otherwise in the next run
         world.grid.join(world.grid.leave(node))
     assert_same(world.serve().history, inside(data, rounds=3).history)
-    assert sorted(world.told("note")) == [
+    assert sorted(world.reported("note")) == [
         (2, client, "the server was started again after round 1") for client in range(3)
     ]
     assert json.loads((tmp_path / "out" / "run.json").read_text()) == name
@@ -299,9 +299,9 @@ def test_a_disk_that_was_lost_is_told(tmp_path, data):
 
     world = World(tmp_path, data, Once("south", 2, fault))
     world.serve()
-    ((round, client, text),) = world.told("note")
+    ((round, client, text),) = world.reported("note")
     assert (round, client) == (2, 1)
-    assert "started anew" in text
+    assert "started from scratch" in text
 
 
 # ---- who is let in
@@ -310,7 +310,7 @@ def test_a_disk_that_was_lost_is_told(tmp_path, data):
 def test_nobody_starts_without_all_clients(tmp_path, data):
     world = World(tmp_path, data, run__wait=0.2)
     world.grid.leave(world.node["west"])
-    with pytest.raises(RuntimeError, match=r"nobody has seen west within 0\.2 s: start their supernodes"):
+    with pytest.raises(RuntimeError, match=r"west did not connect within 0\.2 s: start their supernodes"):
         world.serve()
 
 
@@ -318,7 +318,7 @@ def test_a_stranger_is_not_let_in(tmp_path, data, capsys):
     world = World(tmp_path, data)
     world.join("east", like="west")
     assert_same(world.serve().history, inside(data).history)
-    assert "is not let in: 'east' is none of north, south, west" in capsys.readouterr().out
+    assert "is refused: 'east' is not one of north, south, west" in capsys.readouterr().out
 
 
 def test_a_name_belongs_to_its_key(tmp_path, data, capsys):
@@ -337,8 +337,8 @@ def test_a_name_belongs_to_its_key(tmp_path, data, capsys):
     again.serve()
     out = capsys.readouterr().out
     assert "it calls itself 'south', but has another key" in out
-    assert "south is not there; the run goes on without it" in out
-    assert [(round, client) for round, client, _ in again.told("dropped")] == [(3, 1)]
+    assert "south is not connected; the run continues without it" in out
+    assert [(round, client) for round, client, _ in again.reported("dropped")] == [(3, 1)]
 
 
 def test_a_site_without_its_data_says_so(tmp_path, data, capsys):
@@ -349,7 +349,7 @@ def test_a_site_without_its_data_says_so(tmp_path, data, capsys):
     assert "('west') cannot take part: ValueError: There is no .npz or .csv file" in capsys.readouterr().out
 
 
-def test_rows_of_different_shapes_are_refused(tmp_path, data):
+def test_examples_of_different_shapes_are_refused(tmp_path, data):
     world = World(tmp_path, data)
     np.savez(tmp_path / "other.npz", x=np.ones((20, 3)), y=np.zeros(20))
     world.grid.homes[world.node["west"]]["data"] = str(tmp_path / "other.npz")
@@ -362,7 +362,7 @@ def test_columns_in_another_order_are_refused(tmp_path, data):
     for name, header in (("north", "a,b,y"), ("south", "a,b,y"), ("west", "b,a,y")):
         (tmp_path / f"{name}.csv").write_text(header + "\n" + "1,2,0\n3,4,1\n" * 10)
         world.grid.homes[world.node[name]]["data"] = str(tmp_path / f"{name}.csv")
-    with pytest.raises(ValueError, match="other names or another order"):
+    with pytest.raises(ValueError, match="differ in name or order"):
         world.serve()
 
 

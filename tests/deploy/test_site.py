@@ -50,7 +50,7 @@ def states(config: SiteConfig) -> list[str]:
 
 @pytest.mark.parametrize("name", ["init_client", "personal", "predict", "__init__", "__class__", "merge", "nothing"])
 def test_only_client_functions_can_be_called(config, plan, name):
-    with pytest.raises(Malformed, match=f"'{name}' is no client function of local"):
+    with pytest.raises(Malformed, match=f"'{name}' is not a client function of local"):
         perform(config, plan, request(function=name), Message())
     assert not Path(config.state, RUN).exists()
 
@@ -68,10 +68,10 @@ def test_all_client_functions_of_a_method_can_be_called():
     ("change", "word"),
     [
         ({"client": "north"}, "this is 'west'; the message is for 'north'"),
-        ({"run": "../../etc"}, "no name of a run"),
-        ({"state": "../secret.safetensors"}, "no name of a state"),
-        ({"new_state": "/etc/passwd"}, "no name of a state"),
-        ({"keep": f"{state(1)} ../x"}, "no name of a state"),
+        ({"run": "../../etc"}, "not the name of a run"),
+        ({"state": "../secret.safetensors"}, "not the name of a state"),
+        ({"new_state": "/etc/passwd"}, "not the name of a state"),
+        ({"keep": f"{state(1)} ../x"}, "not the name of a state"),
         ({"number": -1}, "at least 0"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_refusal_comes_back_as_an_answer(config):
     metadata = Metadata(1, "m", 1, 2, "", "", time.time(), 60.0, "train")
     letter = make_message(metadata=metadata, content=record)
     answer, body, scores = codec.decode_answer(client.task(letter, context).content)
-    assert "west refused: Malformed: 'merge' is no client function" in answer.error
+    assert "west refused: Malformed: 'merge' is not a client function" in answer.error
     assert (body, scores) == ((), {})
 
 
@@ -141,7 +141,7 @@ def test_a_state_that_is_gone_is_told(config, plan):
         config, plan, request(round=5, state=state(4), new_state=state(5)), Message((model(plan, config),))
     )
     assert not answer.error
-    assert f"started anew: its private state {state(4)}" in answer.notes
+    assert f"started from scratch: its private state {state(4)}" in answer.notes
 
 
 def test_runs_are_kept_apart(config, plan):
@@ -155,7 +155,7 @@ def test_runs_are_kept_apart(config, plan):
 # ---- the site's own file
 
 
-def test_a_site_has_the_rows_of_its_part(config):
+def test_a_site_has_the_examples_of_its_part(config):
     whole = fedkin.federate("digits", clients=2)
     mine = config.load()
     assert equal(mine.data(0).x, whole.data(1).x)
@@ -248,7 +248,7 @@ def test_clients_have_the_same_numbers_in_whatever_order_they_are_written():
         ({"run.out": "here"}, "absolute path"),
         ({"run.rounds": 0}, "rounds=0 must be at least 1"),
         ({"run.rounds": 2.5}, "run.rounds=2.5 must be a int"),
-        ({"run.time_limit": 0.0}, "wait for ever"),
+        ({"run.time_limit": 0.0}, "wait forever"),
         ({"run.engine": "pool"}, "known are rounds"),
         ({"training.speed": 1}, "known are lr"),
         ({"method.mu": 1.0}, "the app's config has method.mu|The app's config has method.mu"),

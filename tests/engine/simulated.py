@@ -120,10 +120,10 @@ class Simulated(Device):
         super().__init__(name)
         self.entered = 0
 
-    def place(self, array):
+    def to_device(self, array):
         return array if isinstance(array, Tagged) else Tagged(array.detach().clone())
 
-    def home(self, array):
+    def to_host(self, array):
         array = array.detach()
         return array.inside.clone() if isinstance(array, Tagged) else array
 

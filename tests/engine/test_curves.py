@@ -26,9 +26,9 @@ SETTINGS = {"rounds": 7, "lr": 0.1, "participation": 0.7, "lost": 0.2, "engine":
 
 def tables(history: History, scope: str) -> dict[tuple[int, str], dict[int, float]]:
     out: dict[tuple[int, str], dict[int, float]] = {}
-    for row in history.records:
-        if row.scope == scope and row.client is not None and row.metric not in ("note", "unmeasured"):
-            out.setdefault((row.round, row.metric), {})[row.client] = row.value
+    for record in history.records:
+        if record.scope == scope and record.client is not None and record.metric not in ("note", "unmeasured"):
+            out.setdefault((record.round, record.metric), {})[record.client] = record.value
     return out
 
 
@@ -138,8 +138,8 @@ def test_scores_of_the_state_before_a_round_are_not_drawn(fed, tmp_path):
     fedkin.run("fedavg", fed, rounds=2, evaluate_every=0, out=tmp_path, save_models=False, engine="serial")
     history = History.load(tmp_path)
     made = History(tmp_path / "history.jsonl")
-    for row in history.records:
-        made.add(*row[:4], "round" if row.scope == "participants" else row.scope)
+    for record in history.records:
+        made.add(*record[:4], "round" if record.scope == "participants" else record.scope)
     made.close()
     (tmp_path / "checksums.json").unlink()
     assert read.page_data([read.load(tmp_path)])["methods"][0]["curves"]["personal"]["round"] == [2]

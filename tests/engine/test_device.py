@@ -109,7 +109,7 @@ def test_a_pool_gives_each_worker_its_device(few, monkeypatch):
 
 def test_data_is_placed_once(few, simulated, monkeypatch):
     placed = []
-    original = Simulated.place
+    original = Simulated.to_device
     monkeypatch.setattr(
         Simulated, "place", lambda self, array: (placed.append(tuple(array.shape)), original(self, array))[1]
     )

@@ -44,7 +44,7 @@ def test_plans_that_are_none(fed, text, lost, words):
 
 def test_each_fault_comes_as_often_as_asked_and_is_named(fed):
     result = fedkin.run("fedavg", fed, rounds=40, faults="drop=0.2,nan=0.1,shape=0.1,huge=0.05", engine="serial")
-    texts = [row.value for row in result.history.select("dropped")]
+    texts = [record.value for record in result.history.select("dropped")]
     counts = {
         "lost on the way": 0.2 * 0.75,  # of those that were not bad already
         "NaN or infinity": 0.1,
@@ -83,7 +83,7 @@ def test_engines_agree_and_a_stopped_run_goes_on(fed, engine, tmp_path):
         stopped = fedkin.run("ditto", fed, rounds=rounds, faults=plan, engine=engine, out=tmp_path, checkpoint_every=1,
                              evaluate_every=3)  # fmt: skip
     assert equal(straight.state, stopped.state)
-    dropped = [[row[:4] for row in run.history.select("dropped")] for run in (straight, stopped)]
+    dropped = [[record[:4] for record in run.history.select("dropped")] for run in (straight, stopped)]
     assert dropped[0] == dropped[1]
 
 

@@ -21,7 +21,7 @@ from fedkin.results.store import equal
 
 pytestmark = pytest.mark.processes
 
-BAD = 3  # the client that misbehaves, told by its number of training rows
+BAD = 3  # the client that misbehaves, recognized by its number of training examples
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def play(fed, fault="", **changes):
 def test_a_bad_reply_is_dropped_and_named(fed, fault, word):
     result = play(fed, fault)
     dropped = list(result.history.select("dropped"))
-    assert [(row.round, row.client) for row in dropped] == [(2, BAD)]
+    assert [(record.round, record.client) for record in dropped] == [(2, BAD)]
     assert word in dropped[0].value
     assert result.summary["dropped"] == 1
     # the mean of round 2 is over the five others
@@ -124,9 +124,9 @@ def test_a_client_that_hangs_is_not_waited_for(fed, tmp_path, monkeypatch):
     mark = tmp_path / "hangs"
     monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: 1000.0 if mark.exists() else 0.0))
     result = play(fed, "hang", time_limit=2.0, workers=1, mark=str(mark))
-    (row,) = result.history.select("dropped")
-    assert (row.round, row.client) == (2, BAD)
-    assert "did not answer within 2 s" in row.value
+    (record,) = result.history.select("dropped")
+    assert (record.round, record.client) == (2, BAD)
+    assert "did not answer within 2 s" in record.value
 
 
 def test_a_worker_that_dies_is_replaced_and_its_work_repeated(fed, tmp_path):
@@ -204,7 +204,7 @@ def test_a_round_may_have_several_exchanges(fed):
             return super().round(state, clients)
 
     result = fedkin.run(Twice(), fed, rounds=2)
-    down = sum(row.value for row in result.history.select("bytes_up") if row.round == 1)
+    down = sum(record.value for record in result.history.select("bytes_up") if record.round == 1)
     assert down == 6 * (4 + 4 * result.state["model"].numel())
 
 
@@ -226,15 +226,15 @@ def test_a_client_asked_twice_counts_twice(fed):
 
 def test_lost_replies_are_simulated_at_the_rate_asked(fed):
     result = play(fed, rounds=40, lost=0.3, lr=0.01)
-    lost = sum(row.value == "lost on the way" for row in result.history.select("dropped"))
+    lost = sum(record.value == "lost on the way" for record in result.history.select("dropped"))
     assert 0.2 < lost / 240 < 0.4
 
 
-def test_test_rows_are_for_the_scorer_alone(fed):
+def test_test_examples_are_for_the_scorer_alone(fed):
     @dataclass(frozen=True)
     class Peeks(Faulty):
         def local(self, client: Client, message: Message) -> Reply:
             return Reply({}, (client.data.test.x,))
 
-    with pytest.raises(ClientError, match="Test examples are for the scorer alone"):
+    with pytest.raises(ClientError, match="Test examples are for the scorer only"):
         fedkin.run(Peeks(), fed, rounds=1)

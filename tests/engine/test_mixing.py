@@ -9,7 +9,7 @@ from fedkin.engine import recorder
 def rounds_written(**options):
     fed = fedkin.federate("digits", clients=6, samples_per_client=30)
     result = fedkin.run("fedavg", fed, engine="serial", evaluate_every=0, **options)
-    return [row.round for row in result.history.select("mixing")]
+    return [record.round for record in result.history.select("mixing")]
 
 
 def test_few_clients_have_a_matrix_in_every_round():

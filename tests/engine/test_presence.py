@@ -28,16 +28,16 @@ class Tells(FedAvg):
 
 
 def lost_rounds(history) -> set[int]:
-    return {row.round for row in history.select("lost_round")}
+    return {record.round for record in history.select("lost_round")}
 
 
 def test_what_happened_once_is_told_once(digits):
     history = fedkin.run(Tells(), digits, rounds=30, participation=0.2, lost=0.5, engine="serial").history
-    lost, told = lost_rounds(history), list(history.select("event"))
+    lost, events = lost_rounds(history), list(history.select("event"))
     assert 2 <= len(lost) <= 28
-    assert [row.round for row in told] == [r for r in range(1, 31) if r not in lost]
-    assert len({row.value for row in told}) == len(told)
-    assert {row.round for row in history.select("mixing")} == {row.round for row in told}
+    assert [record.round for record in events] == [r for r in range(1, 31) if r not in lost]
+    assert len({record.value for record in events}) == len(events)
+    assert {record.round for record in history.select("mixing")} == {record.round for record in events}
 
 
 @pytest.mark.parametrize("name", ["dcpfl", "pflic", "cfl"])
@@ -47,9 +47,9 @@ def test_a_round_without_replies_has_no_events(digits, name):
     assert lost
     assert lost != set(range(1, 13))
     about = {"lost_round", "compute_seconds", "communication_seconds"}
-    for row in history.records:
-        if row.round in lost and row.client is None:
-            assert row.metric in about, row
+    for record in history.records:
+        if record.round in lost and record.client is None:
+            assert record.metric in about, record
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,9 @@ def without_client_3(fed, **settings):
 @pytest.mark.parametrize("value", [3e38, -3e38, 1e20, 1e12])
 def test_a_huge_reply_is_left_out_and_its_sender_named(fed, value):
     result = fedkin.run(Faulty(fault="huge", value=value), fed, **SETTINGS)
-    (row,) = result.history.select("dropped")
-    assert (row.round, row.client) == (2, 3)
-    assert row.value.startswith("quarantined: with its reply, which reaches ")
+    (record,) = result.history.select("dropped")
+    assert (record.round, record.client) == (2, 3)
+    assert record.value.startswith("quarantined: with its reply, which reaches ")
     assert result.summary["quarantined"] == {"3": 1}
     assert reach(result.state) < 100
     # the state after round 2 is that of a round in which the client was not asked
@@ -83,7 +83,7 @@ def test_a_huge_reply_is_left_out_and_its_sender_named(fed, value):
 
 def test_several_of_them(fed):
     result = fedkin.run(Faulty(fault="huge", who=(1, 3)), fed, **SETTINGS)
-    assert {(row.round, row.client) for row in result.history.select("dropped")} == {(2, 1), (2, 3)}
+    assert {(record.round, record.client) for record in result.history.select("dropped")} == {(2, 1), (2, 3)}
 
 
 def test_the_only_reply_of_a_round(fed):
@@ -95,7 +95,7 @@ def test_the_only_reply_of_a_round(fed):
             return torch.tensor([3]) if round == 2 else fed.ids
 
     result = fedkin.run(Alone(fault="huge"), fed, **SETTINGS)
-    assert [row.round for row in result.history.select("lost_round")] == [2]
+    assert [record.round for record in result.history.select("lost_round")] == [2]
     assert reach(result.state) < 100
 
 
@@ -121,15 +121,15 @@ def test_methods_go_on_without_huge_replies(fed, name):
     result = fedkin.run(name, fed, rounds=4, faults="huge=0.1", engine="serial", lr=0.1)
     sizes = [v for v in result.history.values("personal_loss", round=4).values()]
     assert all(v is not None and v < 1e4 for v in sizes)
-    assert all(row.value.startswith("quarantined") for row in result.history.select("dropped"))
+    assert all(record.value.startswith("quarantined") for record in result.history.select("dropped"))
 
 
 @pytest.mark.parametrize("fault", ["state", "number"])
 def test_a_private_state_that_is_not_finite_is_noticed(fed, fault, tmp_path):
     result = fedkin.run(Faulty(fault=fault), fed, **SETTINGS, out=tmp_path)
-    (row,) = result.history.select("dropped")
-    assert (row.round, row.client) == (2, 3)
-    assert "returned a private state with NaN or infinity" in row.value
+    (record,) = result.history.select("dropped")
+    assert (record.round, record.client) == (2, 3)
+    assert "returned a private state with NaN or infinity" in record.value
     assert result.summary["quarantined"] == {"3": 1}
 
 
@@ -152,9 +152,9 @@ def test_a_merge_that_cannot_cope_with_one_reply_goes_on_without_it(fed):
             return super().merge(state, sent, replies)
 
     result = fedkin.run(Picky(fault="huge"), fed, **SETTINGS)
-    (row,) = result.history.select("dropped")
-    assert (row.round, row.client) == (2, 3)
-    assert "array must not contain infs" in row.value
+    (record,) = result.history.select("dropped")
+    assert (record.round, record.client) == (2, 3)
+    assert "array must not contain infs" in record.value
 
 
 def test_a_merge_says_itself_whose_replies_it_cannot_use(fed):

@@ -92,7 +92,7 @@ def test_every_method_gives_the_same_bits(session, name):
 def test_lost_replies_and_those_who_come_and_go(session, fed):
     settings = {"rounds": 5, "lost": 0.3, "arrive": {4: 3}, "leave": {0: 4}, "evaluate_every": 2}
     one, two = (fedkin.run("ditto", fed, engine=name, **settings) for name in ("serial", "ray"))
-    assert any(row.value == "lost on the way" for row in two.history.select("dropped"))
+    assert any(record.value == "lost on the way" for record in two.history.select("dropped"))
     assert one.history.records == two.history.records
     assert equal(one.state, two.state)
 
@@ -226,9 +226,9 @@ def test_a_bad_client_is_dropped_and_named(session, fed, tmp_path, monkeypatch, 
     if limit:  # time stands still until the client hangs, however long the others take
         monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: 1000.0 if mark.exists() else 0.0))
     result = play(fed, fault, mark, time_limit=limit, workers=1)
-    (row,) = result.history.select("dropped")
-    assert (row.round, row.client) == (2, 0)
-    assert word in row.value
+    (record,) = result.history.select("dropped")
+    assert (record.round, record.client) == (2, 0)
+    assert word in record.value
     absent = play(fed, "", tmp_path / "mark", engine="serial", rounds=2, leave={0: 2})
     dropped = play(fed, "raise", tmp_path / "mark", rounds=2)
     assert equal(dropped.state, absent.state)

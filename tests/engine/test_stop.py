@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,15 +50,18 @@ def start(spawn, tmp_path) -> Callable[..., subprocess.Popen[str]]:
     """A run, with the flags given and a folder of its own for temporary files."""
     (tmp_path / "tmp").mkdir()
 
-    def start(*words: object, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def start(
+        *words: object, before: tuple[str, ...] = (), script: str = SCRIPT, **options: Any
+    ) -> subprocess.Popen[str]:
         return spawn(
-            [*before, sys.executable, "-c", SCRIPT, "run", *FLAGS, *map(str, words)],
+            [*before, sys.executable, "-c", script, "run", *FLAGS, *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
             # a run started by nohup goes on after SIGHUP; these are not, even where the tests are
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+            **options,
         )
 
     return start
@@ -75,6 +79,11 @@ def shared_memory(pids: list[int]) -> set[Path]:
     return {Path(line.split(maxsplit=5)[5]) for line in lines if "/dev/shm/" in line}
 
 
+def unfinished(folder: Path) -> list[Path]:
+    """What somebody was writing in a run's folder, and did not finish."""
+    return [path for path in folder.rglob(".*") if path.name != ".fedkin"]
+
+
 @pytest.mark.parametrize(
     ("number", "keep"),
     [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGTERM, False)],
@@ -86,19 +95,51 @@ def test_a_clean_stop(start, tmp_path, number, keep):
     workers = family(process.pid)[1:]
     assert len(workers) >= 2
     used = shared_memory([process.pid, *workers])
-    if keep:  # as a worker leaves it that was interrupted while it wrote
-        (tmp_path / "run" / "models").mkdir(exist_ok=True)
-        (tmp_path / "run" / "models" / ".0123456789abcdef").touch()
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == 128 + number
-    assert "Stopped. The same command with the same --out goes on from the last checkpoint." in err
+    assert "Stopped. The same command with the same --out resumes from the last checkpoint." in err
     assert "Traceback" not in err
     wait_until_gone(workers)
     assert not list((tmp_path / "tmp").glob("*fedkin*"))
     assert not [path for path in used if path.exists()]
     if keep:
-        assert not [p for p in (tmp_path / "run").rglob(".*") if p.name != ".fedkin"]
+        assert not unfinished(tmp_path / "run")
+
+
+# A worker that writes a client's state stops just before the file gets its name, and says so
+WRITING = """
+import os, time
+from fedkin.results import files
+
+parent, replace = os.getpid(), os.replace
+
+def stuck(source, target):
+    if os.getpid() != parent:
+        os.write(1, b"writing\\n")
+        time.sleep(3600)
+    replace(source, target)
+
+files.os.replace = stuck
+"""
+
+
+def test_a_stop_while_workers_write(start, tmp_path):
+    """Ctrl-C reaches every process of the terminal, and whoever is impatient presses it again and again."""
+    process = start("--rounds", 2000, "--out", tmp_path / "run", script=WRITING + SCRIPT, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    workers = family(process.pid)[1:]
+    assert unfinished(tmp_path / "run"), "a worker is writing"
+    os.killpg(process.pid, signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) * 20:
+        process.send_signal(number)
+    _, err = process.communicate()
+    assert process.returncode - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), err  # they come in any order
+    assert "Stopped. The same command with the same --out goes on from the last checkpoint." in err
+    assert "Traceback" not in err
+    wait_until_gone(workers)
+    assert not unfinished(tmp_path / "run")
 
 
 def test_a_stopped_run_goes_on_with_the_same_bits(start, tmp_path):

@@ -79,9 +79,9 @@ def damaged(path: Path, how: str) -> None:
 def test_the_checkpoint_before_is_used_where_the_newest_is_damaged(fed, copy, whole, which, how, capsys):
     damaged(copy / "checkpoint" / which, how)
     play(fed, copy)
-    told = capsys.readouterr().err
-    assert "the newest checkpoint is damaged (manifest.json: " in told
-    assert "goes on from the one before, after round 2" in told
+    shown = capsys.readouterr().err
+    assert "the newest checkpoint is damaged (manifest.json: " in shown
+    assert "resumes from the one before, after round 2" in shown
     assert results(copy) == results(whole)
 
 
@@ -159,7 +159,7 @@ def test_a_checkpoint_from_the_future_is_refused(fed, copy):
 
 
 def test_more_rounds_there_than_asked_for(fed, whole):
-    with pytest.raises(ValueError, match="holds 6 rounds of this run; 4 are asked for"):
+    with pytest.raises(ValueError, match="holds 6 rounds of this run, more than the 4 asked for"):
         play(fed, whole, rounds=4)
 
 
@@ -251,7 +251,9 @@ def test_a_full_disk_stops_the_run_and_no_client_is_blamed(fed, tmp_path, whole,
     monkeypatch.setattr(files.os, "replace", no_space)
     with pytest.raises(StorageError, match="No space left on device"):
         play(fed, tmp_path / "run", engine=engine)
-    assert not any(row.metric in ("dropped", "unmeasured") for row in History.load(tmp_path / "run" / "history.jsonl"))
+    assert not any(
+        record.metric in ("dropped", "unmeasured") for record in History.load(tmp_path / "run" / "history.jsonl")
+    )
     assert not [p for p in (tmp_path / "run").rglob(".*") if p.name != ".fedkin"], "nothing half-written is left"
     full.unlink()
     play(fed, tmp_path / "run", engine=engine)
@@ -283,7 +285,7 @@ def test_a_client_state_that_cannot_be_read_stops_the_run(fed, tmp_path, monkeyp
     from fedkin.engine import runner
 
     monkeypatch.setattr(runner, "load_state", damaged_state)
-    with pytest.raises(StorageError, match=r"client 1.*Cannot read the state.*run the same command again"):
+    with pytest.raises(StorageError, match=r"client 1.*Cannot read the state.*repeat the command"):
         play(fed, tmp_path / "run")
 
 

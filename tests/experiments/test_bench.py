@@ -189,14 +189,32 @@ def test_what_failed_is_named_and_not_ranked(tmp_path, digits, monkeypatch, caps
     assert "it diverged" in capsys.readouterr().out
 
 
-def test_a_track_counts_once_most_methods_have_been_run_on_it(tmp_path, digits):
+def test_a_track_counts_once_the_first_methods_have_been_run_on_it(tmp_path, digits):
     options = {"out": tmp_path, "cells": tmp_path / "cells", "workers": 1, "console": Console(width=200)}
-    bench.bench(methods=["local", "fedavg"], tracks=["even"], **options)
-    bench.bench(methods=["local"], tracks=["skewed"], **options)
-    found = bench.collect(["local", "fedavg"], bench.TRACKS, Cells(tmp_path / "cells"), {})
+    bench.bench(methods=["local", "fedavg", "fedprox"], tracks=["even"], **options)
+    bench.bench(methods=["local", "fedprox"], tracks=["skewed"], **options)
+
+    def collected(*methods):
+        return bench.collect(methods, bench.TRACKS, Cells(tmp_path / "cells"), {})
+
+    found = collected("local", "fedavg", "fedprox", "fednova")
     assert found.tracks == ("even",)
-    assert {line.method for line in found.lines} == {"local", "fedavg"}
-    assert found.failures == ("track skewed: 1 of 2 methods are done",)
+    assert {line.method for line in found.lines} == {"local", "fedavg", "fedprox"}
+    assert found.failures == ("fednova on even: not run yet", "track skewed: fedavg not run yet")
+    assert collected("local", "fedprox").tracks == ("even", "skewed")
+
+
+def test_the_first_methods_are_run_on_every_track_before_the_others(tmp_path, digits, monkeypatch):
+    order = []
+    monkeypatch.setattr(bench, "run_track", lambda methods, track, *_: order.append((tuple(methods), track)) or {})
+    bench.bench(
+        methods=["fedprox", "fedavg", "local"], tracks=["even", "skewed"], out=tmp_path, cells=tmp_path / "cells",
+        console=Console(width=200),
+    )  # fmt: skip
+    even, skewed = bench.TRACKS["even"], bench.TRACKS["skewed"]
+    first, others = ("fedavg", "local"), ("fedprox",)
+    assert order == [(first, even), (first, skewed), (others, even), (others, skewed)]
+    assert set(bench.FIRST) <= set(bench.ranked())
 
 
 @pytest.mark.processes

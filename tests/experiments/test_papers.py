@@ -538,8 +538,8 @@ def test_status_and_list(tmp_path, monkeypatch, capsys):
     show_status(["fedcedar/fig3"], "desk", None, store_of(None, "desk", tmp_path), Console(width=200))
     assert "0 of 9" in capsys.readouterr().out
     show_list(None, Console(width=250))
-    told = capsys.readouterr().out
-    assert all(name in told for name in WANTED)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in WANTED)
 
 
 def test_the_time_left_is_learned_from_runs_that_are_done(tmp_path):

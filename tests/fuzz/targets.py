@@ -109,7 +109,7 @@ words_values = st.tuples(
 
 
 def _served_once() -> Callable[[], None]:
-    """`watch` ends at once instead of serving for ever. Returns how to undo that."""
+    """`watch` ends at once instead of serving forever. Returns how to undo that."""
     from http.server import ThreadingHTTPServer
 
     before = ThreadingHTTPServer.serve_forever
@@ -445,7 +445,7 @@ def codec(seed: int) -> str:
         (wire.encode_request(filled(wire.Request), Message((vector,), (vector,))), wire.decode_request),
         (wire.encode_answer(filled(wire.Answer), (vector,), {"personal": 0.5}),
          wire.decode_answer),
-        (wire.encode_card(filled(wire.SiteInfo)), wire.decode_card),
+        (wire.encode_info(filled(wire.SiteInfo)), wire.decode_info),
     ]  # fmt: skip
     record, decode = rng.choice(made)
     with folder() as place, watched(place) as seen:

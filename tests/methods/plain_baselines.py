@@ -76,7 +76,7 @@ def survives(method, tmp_path):
 
     settings = {"rounds": 4, "participation": 0.5, "lost": 0.4, "evaluate_every": 2}
     straight = run(method, **settings)
-    assert all(row.value == "lost on the way" for row in straight.history.select("dropped"))
+    assert all(record.value == "lost on the way" for record in straight.history.select("dropped"))
     run(method, **{**settings, "rounds": 2}, out=tmp_path, checkpoint_every=1)
     resumed = run(method, **settings, out=tmp_path, checkpoint_every=1)
     assert equal(straight.state, resumed.state)

@@ -24,7 +24,7 @@ def outcome(name):
     result = fedkin.run(name, fed, rounds=ROUNDS, engine="serial", evaluate_every=0)
     accuracy = result.history.values("personal", round=ROUNDS)
     losses = result.history.values("personal_loss", round=ROUNDS)
-    warnings = [row.value for row in result.history.select("warning")]
+    warnings = [record.value for record in result.history.select("warning")]
     return sum(accuracy.values()) / len(accuracy), losses, warnings
 
 

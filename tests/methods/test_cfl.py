@@ -179,8 +179,8 @@ def test_it_says_before_it_starts_when_it_cannot_split(unlike):
 
 def test_it_splits_in_twenty_rounds_of_the_default(fed):
     got = run("cfl", fed, rounds=20)
-    assert [row.value for row in got.history.select("models")][-1] > 1
-    assert [row.value for row in got.history.select("rand_index")][-1] > 0.8
+    assert [record.value for record in got.history.select("models")][-1] > 1
+    assert [record.value for record in got.history.select("rand_index")][-1] > 0.8
 
 
 def test_a_missing_member_and_a_newcomer_join_by_direction():

@@ -149,7 +149,7 @@ def test_with_defaults_members_are_drawn_together_and_it_is_not_local_training()
     losses = [r.history.values("personal_loss", round=20) for r in (default, local)]
     assert np.mean([abs(losses[0][i] / losses[1][i] - 1) for i in range(12)]) > 0.05
     assert default.summary["personal"]["mean"] > local.summary["personal"]["mean"] - 0.02
-    members = np.array([row.value for row in default.history.select("indicator")][-1])
+    members = np.array([record.value for record in default.history.select("indicator")][-1])
     assert (
         members[fed.groups[:, None] == fed.groups].sum() > 0.7 * members.sum()
     )  # 0.25 by chance; neighbors share a label
@@ -167,8 +167,8 @@ def test_losses_arrivals_resume_and_bytes(fed, tmp_path):
     run(method, fed, **{**changes, "rounds": 2}, out=tmp_path, checkpoint_every=1)
     assert equal(straight.state, run(method, fed, **changes, out=tmp_path, checkpoint_every=1).state)
     size = 4 * straight.state["models"].shape[1]
-    assert {row.value for row in straight.history.select("bytes_up")} == {size}
-    assert {row.value for row in straight.history.select("bytes_down")} == {size + 4}
+    assert {record.value for record in straight.history.select("bytes_up")} == {size}
+    assert {record.value for record in straight.history.select("bytes_down")} == {size + 4}
 
 
 @pytest.mark.parametrize("fields", [{"rho": 1e-3}, {"alpha": -1.0}, {"update_every": 0}])

@@ -35,12 +35,12 @@ def run(method, fed, **changes):
     return fedkin.run(method, fed, **{**SMALL, "rounds": 8, "evaluate_every": 0, **changes})
 
 
-def told(result, metric):
-    return {row.round: row.value for row in result.history.select(metric) if row.client is None}
+def reported(result, metric):
+    return {record.round: record.value for record in result.history.select(metric) if record.client is None}
 
 
 def bytes_of(result, way, client=0):
-    return {row.round: row.value for row in result.history.select(f"bytes_{way}") if row.client == client}
+    return {record.round: record.value for record in result.history.select(f"bytes_{way}") if record.client == client}
 
 
 # ---- the paper in plain loops
@@ -225,16 +225,16 @@ def test_is_the_paper_in_plain_loops(fed, changes, rounds, epochs, lr, outcomes)
     method = DCPFL(**{**SOON, **changes})
     expected = plain(fed, method, rounds, epochs, lr)
     result = run(method, fed, rounds=rounds, epochs=epochs, lr=lr)
-    found = told(result, "trial")
+    found = reported(result, "trial")
     assert {t: v["outcome"] for t, v in found.items()} == {t: v[0] for t, v in expected["trials"].items()}
     assert " ".join(v["outcome"] for v in found.values()) == outcomes
     for t, (_, old, new) in expected["trials"].items():
         assert (found[t]["old"], found[t]["new"]) == pytest.approx((old, new), rel=1e-4)
-    losses = told(result, "loss")
+    losses = reported(result, "loss")
     assert losses.keys() == expected["losses"].keys()
     assert list(losses.values()) == pytest.approx(list(expected["losses"].values()), rel=1e-4)
     np.testing.assert_allclose(
-        np.array(next(iter(told(result, "discrepancy").values()))), expected["distance"], rtol=1e-4, atol=1e-9
+        np.array(next(iter(reported(result, "discrepancy").values()))), expected["distance"], rtol=1e-4, atol=1e-9
     )
     labels = result.state["labels"]
     assert result.state["gamma"] == expected["gamma"]
@@ -262,7 +262,7 @@ def test_one_group_tau_1_and_all_layers_high_is_fedavg_to_the_bit(fed, changes):
     assert torch.equal(ours.state["groups"]["shares"][0, 0], theirs.state["share"])
     for scope in ("participants", "all"):
         pairs = [
-            {(row.round, row.client): row.value for row in r.history.select("personal_loss", scope=scope)}
+            {(record.round, record.client): record.value for record in r.history.select("personal_loss", scope=scope)}
             for r in (ours, theirs)
         ]
         assert pairs[0] == pairs[1]
@@ -291,7 +291,7 @@ def test_tau_in_epochs_or_in_rounds(fed):
 
 def test_the_same_clients_work_until_they_upload(fed):
     result = run(DCPFL(tau=2, tau_counts="rounds"), fed, rounds=8, participation=0.5)
-    took_part = [{row.client for row in result.history.select("bytes_up", round=t)} for t in range(1, 9)]
+    took_part = [{record.client for record in result.history.select("bytes_up", round=t)} for t in range(1, 9)]
     assert took_part[0::2] == took_part[1::2]
     assert len({frozenset(who) for who in took_part}) > 1
 
@@ -324,13 +324,13 @@ def test_bytes_over_alpha_tau_rounds_are_the_formula(fed, period):
 
 def test_a_trial_doubles_what_goes_down_and_the_work_but_not_what_goes_up(fed):
     result = run(DCPFL(**{**SOON, "layerwise": False, "lone": "sends"}), fed, rounds=8)
-    model, (trial, *_) = 4 * (64 * 16 + 16 + 170), list(told(result, "trial"))
+    model, (trial, *_) = 4 * (64 * 16 + 16 + 170), list(reported(result, "trial"))
     down, up = bytes_of(result, "down"), bytes_of(result, "up")
     assert down[trial - 1] == model + 2
     assert down[trial] == 2 * model + 1 + 2 + 1 + 2  # both models, the flag; then the verdict; a plan with each
     assert up[trial - 1] == model + 4
     assert up[trial] == model + 16  # two losses before, two after
-    flops = {row.round: row.value for row in result.history.select("flops") if row.client == 0}
+    flops = {record.round: record.value for record in result.history.select("flops") if record.client == 0}
     assert 2 * flops[trial - 1] < flops[trial] < 2.8 * flops[trial - 1]
     # participants are measured in a trial, too: with the model that they have before it
     assert len(result.history.values("personal", round=trial - 1, scope="participants")) == 6
@@ -349,12 +349,12 @@ class WorseSplit(DCPFL):
 def test_a_worse_split_keeps_the_old_groups_and_waits(fed, hold):
     settings = {**SOON, "hold": hold}
     result = run(WorseSplit(**settings), fed, rounds=14)
-    trials = told(result, "trial")
+    trials = reported(result, "trial")
     assert len(trials) > 1
     assert all(v["outcome"] == "refused" and v["new"] > v["old"] for v in trials.values())
     assert {b - a for a, b in itertools.pairwise(trials)} == {hold + 1}
     assert {v["gamma"] for v in trials.values()} == {next(iter(trials.values()))["gamma"]}  # γ̃ falls with the groups
-    assert all(set(labels) == {0} for labels in told(result, "clusters").values())
+    assert all(set(labels) == {0} for labels in reported(result, "clusters").values())
     # a trial that is refused leaves no trace in the models
     without = run(DCPFL(**{**settings, "patience": NEVER}), fed, rounds=14)
     assert torch.equal(result.state["groups"]["models"], without.state["groups"]["models"])
@@ -363,25 +363,25 @@ def test_a_worse_split_keeps_the_old_groups_and_waits(fed, hold):
 
 def test_groups_only_ever_split_and_gamma_only_falls(fed):
     result = run(DCPFL(**SOON), fed, rounds=20)
-    clusters, gammas = list(told(result, "clusters").values()), list(told(result, "gamma").values())
+    clusters, gammas = list(reported(result, "clusters").values()), list(reported(result, "gamma").values())
     assert sorted(gammas, reverse=True) == gammas
     assert max(clusters[-1]) > 0
     for before, after in itertools.pairwise(clusters):
         assert len(set(zip(before, after))) == len(set(after))
-    accepted = [t for t, v in told(result, "trial").items() if v["outcome"] == "accepted"]
+    accepted = [t for t, v in reported(result, "trial").items() if v["outcome"] == "accepted"]
     assert [t + 1 for t, (a, b) in enumerate(itertools.pairwise(clusters), 1) if a != b] == accepted
     # a new period has a loss curve of its own: nothing is said before it is `window` rounds long
-    assert all(told(result, "radius")[t] is None for t in accepted)
-    ends = told(result, "rdp_end")
-    assert all(t + 1 in told(result, "trial") for t in ends if t < 20)
+    assert all(reported(result, "radius")[t] is None for t in accepted)
+    ends = reported(result, "rdp_end")
+    assert all(t + 1 in reported(result, "trial") for t in ends if t < 20)
     assert all(end <= t - SOON["patience"] for t, end in ends.items())
 
 
 def test_a_step_that_changes_no_group_is_followed_by_the_next(fed):
     result = run(DCPFL(**{**SOON, "step": 0.01}), fed, rounds=16)
-    tree = torch.tensor(next(iter(told(result, "tree").values())))
+    tree = torch.tensor(next(iter(reported(result, "tree").values())))
     gamma, steps = 1.0, []
-    for trial in told(result, "trial").values():
+    for trial in reported(result, "trial").values():
         below = (gamma - k / 100 for k in range(1, 101))
         wanted = next(g for g in below if not torch.equal(cut(tree, g), cut(tree, gamma)))
         assert trial["gamma"] == pytest.approx(wanted)
@@ -392,12 +392,12 @@ def test_a_step_that_changes_no_group_is_followed_by_the_next(fed):
 
 def test_fixed_groups_are_cut_once_the_tree_is_there(fed):
     result = run(DCPFL(**{**SOON, "dynamic": False, "gamma": 0.7}), fed, rounds=6)
-    counts = [len(set(labels)) for labels in told(result, "clusters").values()]
+    counts = [len(set(labels)) for labels in reported(result, "clusters").values()]
     assert counts[0] == 1
     assert counts[1] > 1
     assert set(counts[1:]) == {counts[1]}
-    assert not told(result, "trial")
-    assert list(told(result, "tree")) == list(told(result, "discrepancy")) == [2]  # told once
+    assert not reported(result, "trial")
+    assert list(reported(result, "tree")) == list(reported(result, "discrepancy")) == [2]  # reported once
 
 
 def test_a_client_alone_has_the_same_model_whether_it_sends_it_or_not(fed):
@@ -407,15 +407,15 @@ def test_a_client_alone_has_the_same_model_whether_it_sends_it_or_not(fed):
     alone = [i for i in range(6) if int((labels == labels[i]).sum()) == 1]
     assert 0 < len(alone) < 6
     for scope in ("participants", "all"):
-        assert [row[:4] for row in silent.history.select("personal_loss", scope=scope)] == [
-            row[:4] for row in sends.history.select("personal_loss", scope=scope)
+        assert [record[:4] for record in silent.history.select("personal_loss", scope=scope)] == [
+            record[:4] for record in sends.history.select("personal_loss", scope=scope)
         ]
     for client in alone:  # a byte a layer down to ask for the loss, the loss up
         assert [bytes_of(silent, way, client)[6] for way in ("down", "up")] == [2, 4]
         assert bytes_of(sends, "up", client)[6] > 1000
-    assert told(silent, "loss") == told(sends, "loss")
+    assert reported(silent, "loss") == reported(sends, "loss")
     everyone = run(DCPFL(**{**fields, "gamma": 0.0}), fed, rounds=6)
-    assert {row.value for row in everyone.history.select("bytes_up") if row.round > 2} == {4}
+    assert {record.value for record in everyone.history.select("bytes_up") if record.round > 2} == {4}
 
 
 def test_presets():
@@ -479,7 +479,7 @@ def test_a_latecomer_follows_the_clients_that_learn_like_it(alpha):
     late = {2: 7, 11: 8}
     method = FirstLayerLow(start_rounds=2, tau=1, alpha=alpha, dynamic=False, gamma=0.9)
     result = run(method, fed, rounds=10, arrive=late, lr=0.05)
-    labels, truth = told(result, "clusters"), fed.groups
+    labels, truth = reported(result, "clusters"), fed.groups
     assert labels[2][2] == labels[6][2] == -1
     assert labels[7][11] == -1
     for client in late:
@@ -507,14 +507,14 @@ def test_survives_and_goes_on_with_the_same_bits(fed, tmp_path, changes):
     settings = {k: v for k, v in changes.items() if k not in fields}
     method = DCPFL(**{**SOON, **fields})
     straight = run(method, fed, rounds=11, **settings)
-    losses = [row.value for row in straight.history.select("personal_loss")]
+    losses = [record.value for record in straight.history.select("personal_loss")]
     assert np.isfinite(losses).all()
-    assert not [row.value for row in straight.history.select("dropped") if row.value != "lost on the way"]
+    assert not [record.value for record in straight.history.select("dropped") if record.value != "lost on the way"]
     for half in (6, 11):
         resumed = run(method, fed, rounds=half, out=tmp_path, checkpoint_every=1, **settings)
     assert equal(resumed.state, straight.state)
-    for row in straight.history.select("mixing"):
-        for matrix in row.value.values():
+    for record in straight.history.select("mixing"):
+        for matrix in record.value.values():
             np.testing.assert_allclose(np.sum(matrix, axis=1), 1, atol=1e-4)
 
 
@@ -558,7 +558,7 @@ def test_on_lenet_the_two_wide_layers_are_low_in_every_round(real_data):
     real_data("fashion-mnist")
     fed = fedkin.federate("fashion-mnist", partition="primary_secondary", clients=12, samples_per_client=400, seed=0)
     result = run(DCPFL(), fed, model="lenet", model_options={}, epochs=5, lr=0.01, batch_size=32, rounds=11)
-    for table in told(result, "layer_discrepancy").values():
+    for table in reported(result, "layer_discrepancy").values():
         values = table["0"]
         share = {name: value / sum(values.values()) for name, value in values.items()}
         assert max(share["fc1"], share["fc2"]) < 0.1
@@ -574,10 +574,10 @@ def test_with_defaults_the_tree_is_built_and_groups_split_within_20_rounds():
     """The run of `fedkin run dcpfl --rounds 20`."""
     fed = fedkin.federate("digits", partition="dirichlet", clients=20)
     result = fedkin.run("dcpfl", fed, rounds=20, evaluate_every=0, engine="serial")
-    assert list(told(result, "tree")) == [5]
-    assert any(trial["outcome"] == "accepted" for trial in told(result, "trial").values())
-    assert told(result, "group_count")[20] > 1
-    assert not told(result, "warning")
+    assert list(reported(result, "tree")) == [5]
+    assert any(trial["outcome"] == "accepted" for trial in reported(result, "trial").values())
+    assert reported(result, "group_count")[20] > 1
+    assert not reported(result, "warning")
 
 
 def test_tau_0_is_one_round_whatever_the_epochs(fed):
@@ -589,31 +589,31 @@ def test_tau_0_is_one_round_whatever_the_epochs(fed):
 def test_it_says_before_it_starts_that_it_cannot_split(fed):
     """Rounds 1 to 9 make a curve whose minimum has stood for three rounds; the first trial is in round 10."""
     short, enough = run(DCPFL(), fed, rounds=9), run(DCPFL(), fed, rounds=10)
-    text = told(short, "warning")[0]
+    text = reported(short, "warning")[0]
     assert "cannot split in 9 rounds" in text
     assert "round 10" in text
-    assert not told(short, "trial")
-    assert not told(enough, "warning")
+    assert not reported(short, "trial")
+    assert not reported(enough, "warning")
     curve = [1.0, 1, 1, 1, 0, 1, 1, 1, 1]  # the smoothed curve falls in round 5 and is flat from round 6 on
     assert [rapid_decrease_end(curve[:t], 5, 3) for t in (8, 9)] == [None, 6]
     fixed = run(DCPFL(dynamic=False, split_after=7), fed, rounds=7)
-    assert "round 8" in told(fixed, "warning")[0]
-    assert not told(run(DCPFL(dynamic=False, split_after=7), fed, rounds=8), "warning")
+    assert "round 8" in reported(fixed, "warning")[0]
+    assert not reported(run(DCPFL(dynamic=False, split_after=7), fed, rounds=8), "warning")
 
 
 def test_it_says_when_the_sum_over_layers_makes_most_layers_low(fed):
     """Two layers: below 0.5 of the sum is at most one of them."""
-    text = told(run(DCPFL(low=0.5), fed, rounds=10), "warning")[0]
+    text = reported(run(DCPFL(low=0.5), fed, rounds=10), "warning")[0]
     assert "low=0.5 of the sum over 2 layers" in text
-    assert not told(run(DCPFL(low=0.49), fed, rounds=10), "warning")
+    assert not reported(run(DCPFL(low=0.49), fed, rounds=10), "warning")
 
 
 def test_naive_dynamic_splits_once_after_a_given_round_into_two_groups(fed):
     result = run(DCPFL(dynamic=False, start_rounds=2, split_after=4, split_into=2), fed, rounds=6)
-    assert list(told(result, "tree")) == [2]
-    assert list(told(result, "group_count").values()) == [1, 1, 1, 2, 2, 2]
+    assert list(reported(result, "tree")) == [2]
+    assert list(reported(result, "group_count").values()) == [1, 1, 1, 2, 2, 2]
     alone = run("fedavg", fed, rounds=4)  # until then it is FedAvg
-    assert told(result, "gamma")[3] == 1.0
+    assert reported(result, "gamma")[3] == 1.0
     before = run(DCPFL(dynamic=False, start_rounds=2, split_after=9, low=0), fed, rounds=4)
     assert torch.equal(before.state["groups"]["models"][0], alone.state["model"])
 
@@ -623,7 +623,7 @@ def test_an_oracle_names_the_groups(fed, after):
     groups = (5, 2, 5, 2, 2, 5)
     method = DCPFL(dynamic=False, oracle=groups, split_after=after, layerwise=False, start_rounds=2)
     result = run(method, fed, rounds=5)
-    assert told(result, "clusters") == {t: [0, 1, 0, 1, 1, 0] if t >= after else [0] * 6 for t in range(1, 6)}
+    assert reported(result, "clusters") == {t: [0, 1, 0, 1, 1, 0] if t >= after else [0] * 6 for t in range(1, 6)}
     if after == 0:  # FedAvg within each group, from the first round on
         own = DCPFL(dynamic=False, oracle=(0,) * 6, layerwise=False)
         assert torch.equal(run(own, fed).state["groups"]["models"][0], run("fedavg", fed).state["model"])

@@ -90,5 +90,5 @@ def test_rounds_between_measurements_count():
     rounds = list(range(5, 105, 5))
     values = [0.5, 0.6, 0.7, *[0.75] * 17]
     assert convergence_round(values, rounds, window=1) == 20
-    with pytest.raises(ValueError, match="rounds must rise"):
+    with pytest.raises(ValueError, match="rounds must increase"):
         convergence_round([0.1, 0.2], [3, 3])

@@ -60,7 +60,7 @@ def test_golden(fed, tensors):
                 losses = []
                 while True:
                     total = 0.0
-                    for x, y in batches(client, epoch=APART + len(losses), rows=rows):
+                    for x, y in batches(client, epoch=APART + len(losses), examples=rows):
                         leaves = {n: v.clone().requires_grad_() for n, v in hat.items()}
                         loss = F.cross_entropy(torch.func.functional_call(module, leaves, x), y)
                         slope = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))

@@ -163,7 +163,7 @@ def test_personal_is_the_trained_model_and_costs_one_each_way(fed):
     assert result.history.values("personal", round=2) != result.history.values("received", round=2)
     size = 4 * result.state["models"].shape[1]
     for metric in ("bytes_down", "bytes_up"):
-        assert {row.value for row in result.history.select(metric)} == {size}
+        assert {record.value for record in result.history.select(metric)} == {size}
 
 
 @pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])

@@ -86,5 +86,5 @@ def test_it_survives(tmp_path):
     survives(FedBABU(), tmp_path)
 
 
-def test_clients_tune_on_their_own_rows():
+def test_clients_tune_on_their_own_examples():
     isolated(FedBABU())

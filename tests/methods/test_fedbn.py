@@ -83,7 +83,7 @@ def paper(fed, participants, weighting):
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 def test_it_is_the_papers_algorithm(fed, weighting, participation):
     got = run(FedBN(weighting=weighting), fed, participation=participation)
-    who = [[row.client for row in got.history.select("flops") if row.round == t] for t in (1, 2, 3)]
+    who = [[record.client for record in got.history.select("flops") if record.round == t] for t in (1, 2, 3)]
     net, want = paper(fed, who, weighting)
     assert torch.allclose(got.state["model"], want[0][~batch_norms(net)], atol=2e-5)
     losses = got.history.values("personal_loss", round=3)

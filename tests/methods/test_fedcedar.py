@@ -35,7 +35,7 @@ def run(method, fed, **changes):
 
 
 def by_round(result, metric):
-    return [row.value for row in result.history.select(metric)]
+    return [record.value for record in result.history.select(metric)]
 
 
 # ---- the whole algorithm
@@ -128,8 +128,8 @@ def test_golden(fed, fields, loops, changes):
     asked, answered = [], []
     result = run(FedCEDAR(clusters=3, **fields), fed, **{"participation": 0.75, **changes})
     for round in range(1, changes.get("rounds", 4) + 1):
-        down = [row.client for row in result.history.select("bytes_down", round=round)]
-        lost = {row.client for row in result.history.select("dropped", round=round)}
+        down = [record.client for record in result.history.select("bytes_down", round=round)]
+        lost = {record.client for record in result.history.select("dropped", round=round)}
         asked.append(down)
         answered.append([c for c in down if c not in lost])
     assert len(set(map(tuple, asked))) > 1
@@ -413,7 +413,7 @@ def test_activation_without_truth_draws_from_the_last_rounds_clusters():
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"clusters": 0}, "clusters=0 must be at least 1"),
         ({"propagations": -1}, "propagations=-1 must be at least 0"),
@@ -425,8 +425,8 @@ def test_activation_without_truth_draws_from_the_last_rounds_clusters():
         ({"activate_every": 5, "clustering": False}, "give nodes"),
     ],
 )
-def test_wrong_fields_are_named(fields, told):
-    with pytest.raises(ValueError, match=told):
+def test_wrong_fields_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
         FedCEDAR(**fields)
 
 

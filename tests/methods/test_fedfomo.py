@@ -61,7 +61,7 @@ def test_golden(fed, participation):
     np.testing.assert_allclose(got.state["models"][heard], torch.stack([models[i] for i in heard]), atol=2e-5)
     np.testing.assert_allclose(got.state["affinity"], affinity, atol=1e-3)
     size = 4 * net.layout.size
-    down = [row.value for row in got.history.select("bytes_down", round=3)]
+    down = [record.value for record in got.history.select("bytes_down", round=3)]
     assert set(down) <= {size * k for k in (4, 5, 6)}
     assert "received" not in got.summary
 

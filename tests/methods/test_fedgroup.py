@@ -77,8 +77,8 @@ def test_golden(fed, mu):
     assert got.state["labels"].tolist() == [group.get(i, -1) for i in range(7)]
     np.testing.assert_allclose(got.state["models"], torch.stack(models), atol=2e-5)
     size = 4 * net.layout.size
-    assert {row.value for row in got.history.select("bytes_up")} == {size}
-    assert {row.value for row in got.history.select("bytes_down")} == {size + 1}
+    assert {record.value for record in got.history.select("bytes_up")} == {size}
+    assert {record.value for record in got.history.select("bytes_down")} == {size + 1}
     assert got.history.values("personal", round=4) == got.history.values("received", round=4)
 
 

@@ -129,7 +129,7 @@ def test_as_many_centers_as_clients_is_local_training(fed):
 def test_the_first_assignment_is_by_kmeans_and_finds_groups_at_once():
     fed = fedkin.federate("digits", partition="topology", nodes=3, clients=9, samples_per_client=40, seed=3)
     found = run(FedSEM(clusters=3), fed, rounds=1, epochs=3)
-    assert [row.value for row in found.history.select("rand_index")] == [1]
+    assert [record.value for record in found.history.select("rand_index")] == [1]
 
 
 def test_kmeans_gives_the_same_clusters_whatever_the_order_of_replies():

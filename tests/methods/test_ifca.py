@@ -74,9 +74,9 @@ def test_golden(fed, averaging, share, size):
     assert len(set(identity.values())) > 1
     layout = Network(maker("mlp", fed.shape, fed.classes, 5, {})(0), fed.example).layout
     one, heads = 4 * layout.size, 4 * len(layout.head)
-    down = {row.value for row in got.history.select("bytes_down")}
+    down = {record.value for record in got.history.select("bytes_down")}
     assert down == {one - heads + 3 * heads if share else 3 * one}
-    assert {row.value for row in got.history.select("bytes_up")} == {one + 4}
+    assert {record.value for record in got.history.select("bytes_up")} == {one + 4}
 
 
 def test_one_cluster_is_fedavg_to_the_bit(fed):

@@ -27,7 +27,7 @@ def vote(f, stored, labels, k, scale, squared, classes=10):
 
 
 def paper(i, model, *, lam, k, scale, squared):
-    """Loss of client i on its test rows; λ chosen on validation rows where lam is None."""
+    """Loss of client i on its test examples; λ chosen on validation examples where lam is None."""
     net, fed = network(), federation()
     net.load(model)
     data = fed.data(i)
@@ -84,7 +84,7 @@ def test_neighbors():
     turn = torch.from_numpy(np.linalg.qr(rng.normal(size=(4, 4)))[0]).float()
     assert torch.allclose(neighbor_probabilities(rows @ turn, stored @ turn, labels, **options), p, atol=1e-5)
     itself = neighbor_probabilities(stored, stored, labels, **{**options, "k": 1})
-    assert torch.equal(itself.argmax(1), labels), "one neighbor remembers the stored rows"
+    assert torch.equal(itself.argmax(1), labels), "one neighbor remembers the stored examples"
     everyone = neighbor_probabilities(rows, stored[:3], labels[:3], **options)
     assert torch.allclose(everyone.sum(1), torch.ones(5)), "k beyond what is stored"
     far = neighbor_probabilities(rows + 1e4, stored, labels, **options)
@@ -105,7 +105,7 @@ def test_capacity_and_choice():
     assert 0 <= float(model["lam"]) <= 1
     none = replace(federation(), splits=tuple(replace(s, validation=s.validation[:0]) for s in federation().splits))
     alone = KNNPer(lam=0.3).personal(a_client(fed=none), message(row), lambda: None)
-    assert float(alone["lam"]) == pytest.approx(0.3), "no validation rows: the field's λ"
+    assert float(alone["lam"]) == pytest.approx(0.3), "no validation examples: the field's λ"
 
 
 def test_faults_are_named():

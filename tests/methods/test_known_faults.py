@@ -406,7 +406,7 @@ def test_batch_norm_has_many_names():
 
 
 class Peeking(IFCA):
-    """Clients choose their cluster by the loss on their test rows."""
+    """Clients choose their cluster by the loss on their test examples."""
 
     @property
     def sees_test(self):
@@ -420,25 +420,25 @@ class Peeking(IFCA):
 
 @pytest.fixture(scope="module")
 def other_tests():
-    """The same federation, but every client's test rows are another client's."""
+    """The same federation, but every client's test examples are another client's."""
     fed = federation()
     splits = [replace(s, test=fed.splits[i - 1].test) for i, s in enumerate(fed.splits)]
     return fedkin.Federation(fed.arrays, fed.partition, tuple(splits), fed.description)
 
 
-def test_choosing_by_test_rows_lets_them_into_the_models(other_tests):
+def test_choosing_by_test_examples_lets_them_into_the_models(other_tests):
     a, b = (run(Peeking(clusters=3), fed=f) for f in (federation(), other_tests))
     assert not equal(a.state["models"], b.state["models"])
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_test_rows_have_no_say(name, other_tests):
+def test_test_examples_have_no_say(name, other_tests):
     assert not method(name).sees_test
     a, b = small(name), run(method(name), fed=other_tests, rounds=2, batch_size=1000, lr=0.05, evaluate_every=1)
     assert equal(a.state, b.state)
     assert losses(a, 2) != losses(b, 2), "the scorer alone sees them"
 
 
-def test_a_client_cannot_look_at_its_test_rows():
+def test_a_client_cannot_look_at_its_test_examples():
     with pytest.raises(PermissionError, match="scorer"):
         _ = a_client().data.test

@@ -120,7 +120,7 @@ def test_the_contrast_by_hand_and_its_gradient():
         with torch.no_grad():
             want = (contrast(z + move, others, 0.5) - contrast(z - move, others, 0.5)) / (2 * step)
         assert float(slope[0, k]) == pytest.approx(float(want), abs=1e-3)
-    assert float(slope[0, 1]) < -0.1, "downhill is towards the received model, away from the previous one"
+    assert float(slope[0, 1]) < -0.1, "downhill is toward the received model, away from the previous one"
 
 
 def test_training_holds_features_near_the_received_model(fed):

@@ -66,7 +66,7 @@ def test_it_is_the_papers_algorithm(variant):
     net = network()
     client = a_client(0, round=4, net=net)
     d = next(batches(client, epoch=OTHER_EPOCHS))
-    adapted = want - ALPHA * gradient(net, want, *d)  # one step on training rows, then test
+    adapted = want - ALPHA * gradient(net, want, *d)  # one step on training examples, then test
     assert losses(got)[0] == pytest.approx(evaluate(net, adapted, federation().test(0))[1], rel=1e-3)
     received = got.history.values("received_loss", round=3)[0]
     assert received == pytest.approx(evaluate(net, want, federation().test(0))[1], rel=1e-3)

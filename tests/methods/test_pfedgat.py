@@ -36,7 +36,7 @@ def run(method, fed, **changes):
 
 
 def by_round(result, metric):
-    return [row.value for row in result.history.select(metric)]
+    return [record.value for record in result.history.select(metric)]
 
 
 def network(fed):
@@ -278,10 +278,10 @@ def test_uniform_attention_of_equal_clients_is_fedavg():
 def test_bytes_are_those_of_the_mode(fed, feedback, extra):
     size = network(fed).layout.size * 4
     result = run(PFedGAT(feedback=feedback), fed, rounds=3)
-    up = [{row.value for row in result.history.select("bytes_up", round=t)} for t in (1, 2, 3)]
+    up = [{record.value for record in result.history.select("bytes_up", round=t)} for t in (1, 2, 3)]
     more = size + 4 if extra == "model" else extra
     assert up == [{size}, {size + more}, {size + more}], "nothing more in round 1: there was no graph yet"
-    down = {row.value for row in result.history.select("bytes_down")}
+    down = {record.value for record in result.history.select("bytes_down")}
     assert down == {size if feedback == "delta" else size + 1}
 
 
@@ -290,7 +290,7 @@ def test_a_client_of_an_older_graph_is_not_asked_for_feedback(fed):
     size = network(fed).layout.size * 4
     last: set[int] = set()
     for t in range(1, 7):
-        up = {row.client: row.value for row in result.history.select("bytes_up", round=t)}
+        up = {record.client: record.value for record in result.history.select("bytes_up", round=t)}
         assert {client for client, value in up.items() if value > size} == last & set(up), t
         last = set(up)
 
@@ -303,7 +303,7 @@ def test_those_who_did_not_answer_keep_their_last_model(fed):
     assert torch.equal(four["R"][away], three["R"][away])
 
 
-def test_test_rows_are_seen_only_when_told(fed):
+def test_test_examples_are_seen_only_when_told(fed):
     assert not PFedGAT().sees_test
     assert PFedGAT(feedback_split="test").sees_test
     one, two = run(PFedGAT(), fed, rounds=2), run(PFedGAT(feedback_split="test"), fed, rounds=2)
@@ -311,7 +311,7 @@ def test_test_rows_are_seen_only_when_told(fed):
 
 
 @pytest.mark.parametrize("feedback", ["gradient", "scalar"])
-def test_clients_without_validation_rows_get_a_row_but_give_no_feedback(fed, feedback):
+def test_clients_without_validation_examples_get_a_row_but_give_no_feedback(fed, feedback):
     empty = [replace(s, validation=s.validation[:0]) if i in (1, 4) else s for i, s in enumerate(fed.splits)]
     result = run(PFedGAT(feedback=feedback), replace(fed, splits=tuple(empty)))
     assert by_round(result, "feedback_clients") == [0, 4, 4, 4]
@@ -320,7 +320,7 @@ def test_clients_without_validation_rows_get_a_row_but_give_no_feedback(fed, fee
     assert result.state["R"][1].max() < 0.9
 
 
-def test_nobody_with_validation_rows_is_an_error_not_a_silence(fed):
+def test_nobody_with_validation_examples_is_an_error_not_a_silence(fed):
     empty = replace(fed, splits=tuple(replace(s, validation=s.validation[:0]) for s in fed.splits))
     with pytest.raises(ValueError, match=r"validation=0\.1"):
         run(PFedGAT(), empty)
@@ -401,7 +401,7 @@ def test_a_network_too_large_for_the_server_says_what_to_do():
     toy = Toy(PFedGAT())
     fed = replace(toy.fed, layout=Network(wide, torch.zeros(1, 1000)).layout)
     PFedGAT().init(replace(fed, ids=fed.ids[:1]))
-    with pytest.raises(ValueError, match=r"1466 MiB; the limit is 1024 MiB: take projection='random'"):
+    with pytest.raises(ValueError, match=r"1466 MiB; the limit is 1024 MiB: use projection='random'"):
         PFedGAT(attention="gatv2", gat_optimizer="adam").init(fed)
     assert PFedGAT(projection="random").init(fed)["gat"]["W"].shape == (8, 8, 4096)
 

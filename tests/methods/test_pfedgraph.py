@@ -1,4 +1,4 @@
-"""pFedGraph against its paper: the quadratic programme by a solver, the rest in plain loops."""
+"""pFedGraph against its paper: the quadratic program by a solver, the rest in plain loops."""
 
 from __future__ import annotations
 

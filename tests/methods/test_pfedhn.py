@@ -170,7 +170,7 @@ def test_no_change_moves_the_hypernetwork_by_decay_alone(fed):
 
 
 def test_a_hypernetwork_that_is_its_bias_is_reptile():
-    """Zero weights: θ = φ, and a plain step moves it by lr towards what the client found."""
+    """Zero weights: θ = φ, and a plain step moves it by lr toward what the client found."""
     method = PFedHN(server_lr=0.5, server_momentum=0.0, server_decay=0.0, hidden=2, depth=0)
     net = {"weight0": torch.zeros(2, 1), "bias0": torch.zeros(2), "weight1": torch.zeros(3, 2), "bias1": torch.ones(3)}
     state = {"net": net, "embeddings": torch.ones(1, 1)}

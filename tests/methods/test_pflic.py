@@ -57,13 +57,13 @@ def run(method, fed, **changes):
     return fedkin.run(method, fed, **{"model": Smooth, **settings, **changes})
 
 
-def told(result, metric):
+def reported(result, metric):
     """What the method said of itself, round by round."""
-    return [row.value for row in result.history.select(metric)]
+    return [record.value for record in result.history.select(metric)]
 
 
 def asked(result, round):
-    return sorted(row.client for row in result.history.select("bytes_down", round=round))
+    return sorted(record.client for record in result.history.select("bytes_down", round=round))
 
 
 class Plain:
@@ -184,8 +184,8 @@ def test_the_whole_algorithm_in_plain_loops(fed, restarts, reseed, shared_from):
 
     for t, entry in enumerate(log, start=1):
         assert asked(got, t) == entry["asked"], f"round {t}"
-        assert told(got, "clusters")[t - 1] == [entry["id"][j] for j in range(12)], f"round {t}"
-        assert told(got, "phase")[t - 1] == entry["phase"]
+        assert reported(got, "clusters")[t - 1] == [entry["id"][j] for j in range(12)], f"round {t}"
+        assert reported(got, "phase")[t - 1] == entry["phase"]
     assert {entry["phase"] for entry in log} == {1, 2}
     late = [tuple(entry["asked"]) for entry in log if entry["phase"] == 2]
     assert len(set(late)) > 1, "the threshold never mattered: this test found nothing"
@@ -193,15 +193,15 @@ def test_the_whole_algorithm_in_plain_loops(fed, restarts, reseed, shared_from):
         row = plain.net.layout.flatten(want["models"][i])
         assert torch.allclose(got.state["models"][i], row, atol=1e-5), i
     utilities = [sum(want["losses"][j]) / len(want["losses"][j]) for j in range(12)]
-    assert told(got, "utilities")[-1] == pytest.approx(utilities, rel=1e-5)
-    assert told(got, "participation")[-1] == [len(want["losses"][j]) for j in range(12)]
+    assert reported(got, "utilities")[-1] == pytest.approx(utilities, rel=1e-5)
+    assert reported(got, "participation")[-1] == [len(want["losses"][j]) for j in range(12)]
 
 
 # ---- reductions
 def test_one_cluster_and_everybody_selected_is_fedavg_to_the_bit(fed):
     alone = PFLIC(clusters=1, shared=(), rho=1.0, threshold=1, restarts=1)
     mine, theirs = run(alone, fed, rounds=7), run(FedAvg(), fed, rounds=7)
-    assert told(mine, "phase") == [1, 1, 1, 1, 2, 2, 2], "both phases were to be looked at"
+    assert reported(mine, "phase") == [1, 1, 1, 1, 2, 2, 2], "both phases were to be looked at"
     assert equal(mine.state["models"][0], theirs.state["model"])
     for metric in ("personal", "personal_loss", "received_loss"):
         assert mine.history.values(metric, round=7) == theirs.history.values(metric, round=7)
@@ -221,9 +221,11 @@ def test_without_sharing_and_selection_it_is_ifca_to_the_bit(fed):
             if found:
                 n = torch.tensor([plain.n[j] for j, _ in found], dtype=torch.double)
                 models[i] = average(torch.stack([row for _, row in found]), (n / n.sum()).float())
-        assert told(got, "clusters")[t - 1] == [next(i for i in range(3) if j in dict(members[i])) for j in range(12)]
+        assert reported(got, "clusters")[t - 1] == [
+            next(i for i in range(3) if j in dict(members[i])) for j in range(12)
+        ]
     assert equal(got.state["models"], torch.stack(models))
-    assert set(told(got, "phase")) == {1}
+    assert set(reported(got, "phase")) == {1}
 
 
 def test_identical_models_all_go_to_the_first_cluster(fed):
@@ -238,7 +240,7 @@ def test_identical_models_all_go_to_the_first_cluster(fed):
             return self.b(F.relu(self.a(x.flatten(1))))
 
     got = run(PLAIN, fed, model=Zero, rounds=1)
-    assert told(got, "clusters") == [[0] * 12]
+    assert reported(got, "clusters") == [[0] * 12]
 
 
 # ---- one aggregation, by hand
@@ -375,21 +377,21 @@ def test_bytes_and_the_papers_costs_are_the_formulas(fed):
     shared = int(got.state["shared"].sum())
     assert (size, shared) == (64 * 16 + 16 + 16 * 10 + 10, 16 * 10 + 10)
     rest = size - shared
-    assert told(got, "phase") == [1, 1, 2, 2, 2, 2]
-    for row in (*got.history.select("bytes_down"), *got.history.select("bytes_up")):
-        up = row.metric == "bytes_up"
-        if row.round <= 2:  # two starts; identity and loss beside the model; k whole models in round 1
-            want = 2 * (size + 2 if up else 4 * size if row.round == 1 else shared + 4 * rest)
-        elif row.client == 11 and row.round == 5:  # it joined: all sets, once
+    assert reported(got, "phase") == [1, 1, 2, 2, 2, 2]
+    for record in (*got.history.select("bytes_down"), *got.history.select("bytes_up")):
+        up = record.metric == "bytes_up"
+        if record.round <= 2:  # two starts; identity and loss beside the model; k whole models in round 1
+            want = 2 * (size + 2 if up else 4 * size if record.round == 1 else shared + 4 * rest)
+        elif record.client == 11 and record.round == 5:  # it joined: all sets, once
             want = size + 2 if up else shared + 4 * rest
         else:
             want = size + 1 if up else shared + rest
-        assert row.value == 4 * want, row
+        assert record.value == 4 * want, record
     assert asked(got, 1) == list(range(11))
     assert 11 in asked(got, 5)
     # tables 2 and 3, with Cal = 3 passes of one epoch: N (Cal + k) and N P, then N ρ Cal and N ρ P
-    assert told(got, "e_cal") == [2 * 12 * (3 + 4)] * 2 + [12 * 0.5 * 3] * 4
-    assert told(got, "e_com") == pytest.approx([2 * 12 * size] * 2 + [12 * 0.5 * size] * 4)
+    assert reported(got, "e_cal") == [2 * 12 * (3 + 4)] * 2 + [12 * 0.5 * 3] * 4
+    assert reported(got, "e_com") == pytest.approx([2 * 12 * size] * 2 + [12 * 0.5 * size] * 4)
     short = PFLIC(local_steps=5, restarts=1).init(server(Plain(fed).net, [20, 60], training=Training(batch_size=16)))
     assert short["cal"] == pytest.approx(3 * 5 * 16 / 40)
 
@@ -401,12 +403,12 @@ def test_all_clusters_have_the_same_shared_layer_after_any_round(fed, tmp_path):
         models, shared = got.state["models"], got.state["shared"]
         assert (models[:, shared] == models[0, shared]).all()
         assert not (models[:, ~shared] == models[0, ~shared]).all(1)[1:].any()
-    assert told(got, "phase")[-1] == 2
+    assert reported(got, "phase")[-1] == 2
 
 
 def test_restarts_go_on_with_the_lowest_loss(fed):
     several = run(PFLIC(restarts=3, restart_rounds=3, reseed_empty=False), fed, rounds=3)
-    last = told(several, "mean_loss")[-1]
+    last = reported(several, "mean_loss")[-1]
     plain = Plain(fed)
     losses = []
     for start in range(3):
@@ -422,8 +424,8 @@ def test_restarts_go_on_with_the_lowest_loss(fed):
 # ---- selection
 def test_nobody_is_asked_more_often_than_the_threshold_allows(fed):
     got = run(PFLIC(restarts=1, stable_rounds=1, max_unstable_fraction=0.9, rho=0.4, threshold=2), fed, rounds=16)
-    labels, count, resets = np.array(told(got, "clusters")[-1]), np.zeros(12, int), 0
-    for t in [t for t, phase in enumerate(told(got, "phase"), start=1) if phase == 2]:
+    labels, count, resets = np.array(reported(got, "clusters")[-1]), np.zeros(12, int), 0
+    for t in [t for t, phase in enumerate(reported(got, "phase"), start=1) if phase == 2]:
         now = asked(got, t)
         for i in set(labels.tolist()):
             members = np.flatnonzero(labels == i)
@@ -434,11 +436,11 @@ def test_nobody_is_asked_more_often_than_the_threshold_allows(fed):
         count[now] += 1
         assert count.max() <= 2
     assert resets >= 2
-    assert told(got, "clusters")[-1] == told(got, "clusters")[1], "identities are frozen"
+    assert reported(got, "clusters")[-1] == reported(got, "clusters")[1], "identities are frozen"
 
 
 def test_who_never_answers_does_not_stay_chosen(fed):
-    """Being asked counts: utilities of a silent client stay as they were, so it would be the first choice for ever."""
+    """Being asked counts: utilities of a silent client stay as they were, so it would be the first choice forever."""
     method = PFLIC(restarts=1, rho=0.1, threshold=2)
     state = method.init(server(Plain(fed).net, [5] * 3))
     many = {"identity": torch.zeros(3, dtype=torch.long), "stable": True, "times": torch.ones(3, dtype=torch.long)}
@@ -469,7 +471,7 @@ def test_rho_zero_is_the_runs_participation(fed):
 def test_the_four_rotations_of_digits_are_recovered(seed):
     turned = fedkin.federate("digits", partition="rotated", clients=12, seed=seed)
     got = run(PFLIC(restarts=5, reseed_empty=True), turned, rounds=7, seed=seed, model="mlp")
-    assert told(got, "rand_index")[-1] == 1.0
+    assert reported(got, "rand_index")[-1] == 1.0
 
 
 def test_who_comes_late_finds_the_cluster_of_its_rotation(tmp_path):
@@ -479,8 +481,8 @@ def test_who_comes_late_finds_the_cluster_of_its_rotation(tmp_path):
     before = run(method, turned, rounds=7, **late)
     assert torch.allclose(method.mixing(before.state)["personal"].sum(1), torch.ones(12))
     got = run(method, turned, rounds=10, **late)
-    assert told(got, "phase")[7:] == [2, 2, 2]
-    clusters = told(got, "clusters")
+    assert reported(got, "phase")[7:] == [2, 2, 2]
+    clusters = reported(got, "clusters")
     assert clusters[6][9] == clusters[7][10] == -1
     assert clusters[7][9] == clusters[-1][9] == clusters[6][1] >= 0, "client 9 is turned as client 1"
     assert clusters[-1][10] == clusters[6][2], "client 10 is turned as client 2"
@@ -505,14 +507,14 @@ def test_personal_is_the_clusters_model_without_training(fed):
 def test_lost_replies_and_clients_that_come_and_go(fed):
     method = PFLIC(restarts=2, restart_rounds=2, stable_rounds=2, max_unstable_fraction=0.3)
     got = run(method, fed, rounds=12, lost=0.4, participation=0.5, arrive={7: 9}, leave={0: 5})
-    assert told(got, "phase")[-1] == 2
+    assert reported(got, "phase")[-1] == 2
     assert 0 not in asked(got, 6)
     assert 0 not in got.history.values("personal", round=12)
     assert np.isfinite(list(got.history.values("personal_loss", round=12).values())).all()
     for matrix in method.mixing(got.state).values():
         assert torch.allclose(matrix.sum(1), torch.ones(12), atol=1e-5)
     # whoever is there and unknown is asked until it has answered
-    phase, clusters = ({row.round: row.value for row in got.history.select(m)} for m in ("phase", "clusters"))
+    phase, clusters = ({record.round: record.value for record in got.history.select(m)} for m in ("phase", "clusters"))
     checked = 0
     for t in sorted(phase.keys() & clusters.keys()):
         # a round without any answer says nothing, and changes nothing
@@ -590,13 +592,13 @@ def test_presets():
 
 def test_it_says_before_it_starts_what_it_cannot_do(fed):
     many = run(PFLIC(clusters=14), fed, rounds=5)
-    assert ["14 clusters for 12 clients" in text for text in told(many, "warning")] == [True]
+    assert ["14 clusters for 12 clients" in text for text in reported(many, "warning")] == [True]
     short = run(PFLIC(), fed, rounds=4)  # the first identities count as a change: three calm rounds end with round 4
-    assert ["for round 5 at the earliest" in text for text in told(short, "warning")] == [True]
-    assert not told(run(PFLIC(stable_rounds=0), fed, rounds=4), "warning")
+    assert ["for round 5 at the earliest" in text for text in reported(short, "warning")] == [True]
+    assert not reported(run(PFLIC(stable_rounds=0), fed, rounds=4), "warning")
     soon = run(PFLIC(stable_rounds=1, max_unstable_fraction=0.9), fed, rounds=3)
-    assert told(soon, "phase") == [1, 1, 2]
-    assert not told(soon, "warning")
+    assert reported(soon, "phase") == [1, 1, 2]
+    assert not reported(soon, "warning")
 
 
 def test_the_losses_of_the_k_models_are_computed_once_for_a_message(fed, monkeypatch):

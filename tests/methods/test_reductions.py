@@ -168,7 +168,7 @@ def seen(result, look):
     """What is compared, as one tensor."""
     if look == "model":
         return result.state["model"]
-    last = max(row.round for row in result.history.select(f"{look}_loss", scope="all"))
+    last = max(record.round for record in result.history.select(f"{look}_loss", scope="all"))
     values = result.history.values(f"{look}_loss", round=last)
     return torch.tensor([values[client] for client in sorted(values)])
 

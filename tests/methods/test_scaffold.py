@@ -83,7 +83,7 @@ def test_it_is_the_papers_algorithm(fed, server_lr, option):
 
 def test_it_is_the_papers_algorithm_with_some_of_the_clients(fed):
     got = run(Scaffold(), fed, participation=0.6, rounds=4)
-    who = [[row.client for row in got.history.select("flops") if row.round == t] for t in range(1, 5)]
+    who = [[record.client for record in got.history.select("flops") if record.round == t] for t in range(1, 5)]
     assert all(len(w) == 3 for w in who)
     assert len({tuple(w) for w in who}) > 1
     x, c, _ = paper(fed, who)
@@ -92,7 +92,7 @@ def test_it_is_the_papers_algorithm_with_some_of_the_clients(fed):
 
 
 @pytest.mark.parametrize("weighting", ["equal", "size"])
-def test_its_first_round_is_fedavg_to_the_bit_where_clients_have_the_same_number_of_rows(equal_sizes, weighting):
+def test_its_first_round_is_fedavg_to_the_bit_where_clients_have_the_same_number_of_examples(equal_sizes, weighting):
     method = Scaffold(weighting=weighting)
     assert equal(run(method, equal_sizes, rounds=1).state["model"], run(FedAvg(), equal_sizes, rounds=1).state["model"])
     second = run(method, equal_sizes, rounds=2).state["model"]

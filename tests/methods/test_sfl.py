@@ -84,8 +84,8 @@ def test_golden(fed, method, participation):
     sent = method.send(got.state, torch.arange(6))
     np.testing.assert_allclose(sent.own[0], paper(fed, answered, method=method), atol=1e-5)
     size = 4 * got.state["models"].shape[1]
-    assert {row.value for row in got.history.select("bytes_down")} == {2 * size}
-    assert {row.value for row in got.history.select("bytes_up")} == {size}
+    assert {record.value for record in got.history.select("bytes_down")} == {2 * size}
+    assert {record.value for record in got.history.select("bytes_up")} == {size}
     assert got.history.values("personal", round=3) == got.history.values("received", round=3)
 
 

@@ -165,17 +165,17 @@ def test_clients_of_local_are_independent(fed):
 
 def test_local_trains_everybody_whatever_the_participation(fed):
     result = run(Local(), fed, participation=0.5)
-    assert {row.client for row in result.history.select("flops") if row.round == 1} == set(range(6))
+    assert {record.client for record in result.history.select("flops") if record.round == 1} == set(range(6))
     fewer = run(Local(everyone=False), fed, participation=0.5)
-    assert len({row.client for row in fewer.history.select("flops") if row.round == 1}) == 3
+    assert len({record.client for record in fewer.history.select("flops") if record.round == 1}) == 3
 
 
 def test_stragglers_do_less_and_are_kept(fed):
     slow = run(FedProx(stragglers=1.0), fed, epochs=5)
     full = run(FedProx(), fed, epochs=5)
     for client in range(6):
-        work = [row.value for row in slow.history.select("flops") if row.client == client]
-        most = [row.value for row in full.history.select("flops") if row.client == client]
+        work = [record.value for record in slow.history.select("flops") if record.client == client]
+        most = [record.value for record in full.history.select("flops") if record.client == client]
         assert all(0 < w < m for w, m in zip(work, most))
     assert not list(slow.history.select("dropped"))
     share = slow.state["share"]

@@ -227,7 +227,7 @@ def test_width(name, shape, classes):
     assert first[0] * 2 == first[1]
     assert half(torch.randn(2, *shape)).shape == (2, classes)
     assert made(name, shape, classes, width=1e-9).layout.pieces[0].shape[0] == 1
-    with pytest.raises(ValueError, match="width=0 is a factor on the units of each layer"):
+    with pytest.raises(ValueError, match="width=0 multiplies the units of each layer"):
         made(name, shape, classes, width=0)
 
 
@@ -314,8 +314,8 @@ PLANS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", PLANS)
 def test_relu_after_the_pool_is_the_textbook_order(name):
     net = PLANS[name]()
-    grey = {"ends without a pool": (1, 8, 8), "cnn2": (1, 28, 28), "lenet with a border": (1, 28, 28)}
-    shape = grey.get(name, (3, 32, 32))
+    gray = {"ends without a pool": (1, 8, 8), "cnn2": (1, 28, 28), "lenet with a border": (1, 28, 28)}
+    shape = gray.get(name, (3, 32, 32))
     torch.manual_seed(0)
     x, y = torch.randn(4, *shape), torch.tensor([0, 1, 2, 0])
     x[0] = 0  # ties in every window

@@ -121,7 +121,7 @@ def test_vectors_given_out_do_not_change_later():
 
 
 def test_a_vector_of_another_size():
-    with pytest.raises(ValueError, match=r"This network has 8 numbers; the row given has shape \(7,\)"):
+    with pytest.raises(ValueError, match=r"This network has 8 numbers; the vector given has shape \(7,\)"):
         plain(3, 2).load(torch.zeros(7))
 
 
@@ -173,7 +173,7 @@ def test_batch_norm_with_a_lone_last_example(make_client, batch_size, sizes):
     """One example has no variance: it is seen twice, which changes neither the mean loss nor the gradient."""
     client = make_client(module=Norm(), batch_size=batch_size)
     examples = type(client.data.train)(client.data.x[: sum(sizes)], client.data.y[: sum(sizes)])
-    found = list(batches(client, epoch=0, rows=examples))
+    found = list(batches(client, epoch=0, examples=examples))
     assert [len(b.y) for b in found] == [max(2, s) for s in sizes]
     if sizes[-1] == 1:
         assert torch.equal(found[-1].x[0], found[-1].x[1])
@@ -185,7 +185,7 @@ def test_batch_norm_with_a_lone_last_example(make_client, batch_size, sizes):
 def test_without_batch_norm_a_lone_example_stays_alone(make_client):
     client = make_client(batch_size=3)
     examples = type(client.data.train)(client.data.x[:4], client.data.y[:4])
-    assert [len(b.y) for b in batches(client, epoch=0, rows=examples)] == [3, 1]
+    assert [len(b.y) for b in batches(client, epoch=0, examples=examples)] == [3, 1]
 
 
 # ---- dropout

@@ -324,7 +324,7 @@ def test_numbers_shown_are_those_of_the_history(opened, address, comparison):
         number = int(row[0].split()[1])
         labels = histories["local"].values("labels", round=0, scope="")[number]
         assert [int(c) for c in row[5:]] == labels
-        assert int(row[2]) == histories["local"].values("train_rows", round=0, scope="")[number]
+        assert int(row[2]) == histories["local"].values("train_examples", round=0, scope="")[number]
 
 
 def test_hostile_names_are_shown_and_not_run(opened, tmp_path):
@@ -357,7 +357,7 @@ def test_hostile_names_are_shown_and_not_run(opened, tmp_path):
 
 def test_a_history_that_lacks_what_is_optional(opened, comparison, tmp_path):
     folder = comparison / METHODS[-1] / "seed-0"
-    kept = ("personal", "bytes_down", "bytes_up", "train_rows")
+    kept = ("personal", "bytes_down", "bytes_up", "train_examples")
     lines = [row for row in (folder / "history.jsonl").read_text().splitlines() if json.loads(row)["metric"] in kept]
     (tmp_path / "history.jsonl").write_text("\n".join(lines) + "\n")
     config = json.loads((folder / "config.json").read_text())
@@ -397,7 +397,7 @@ def test_a_hundred_clients_and_rounds_stay_light(opened, comparison, tmp_path):
     rng = np.random.default_rng(0)
     history = History(tmp_path / "history.jsonl")
     for client in range(100):
-        history.add(0, client, "train_rows", int(rng.integers(20, 400)))
+        history.add(0, client, "train_examples", int(rng.integers(20, 400)))
         history.add(0, client, "labels", rng.integers(0, 50, 10).tolist())
     for round in range(1, 101):
         for client in range(100):

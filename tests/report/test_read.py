@@ -59,10 +59,10 @@ def test_every_client_and_round_is_there(comparison, data, start):
 
 @pytest.mark.parametrize("start", ["fedavg", "fedcedar", "pflic", "pfedgat", "dcpfl"])
 def test_mixing_is_unpacked_to_what_was_written(comparison, data, start):
-    packed, rows = method(data, start)["mixing"], list(history_of(comparison, start).select("mixing"))
-    assert [f["round"] for f in packed["frames"]] == [r.round for r in rows]
-    for frame, row in zip(packed["frames"], rows):
-        parts = row.value if isinstance(row.value, dict) else {"model": row.value}
+    packed, records = method(data, start)["mixing"], list(history_of(comparison, start).select("mixing"))
+    assert [f["round"] for f in packed["frames"]] == [r.round for r in records]
+    for frame, record in zip(packed["frames"], records):
+        parts = record.value if isinstance(record.value, dict) else {"model": record.value}
         for name, matrix in parts.items():
             for single in name.split(", "):
                 kept = packed["matrices"][frame["parts"][single]]
@@ -83,7 +83,12 @@ def test_what_methods_report_is_there(data):
 
 def test_clients_and_their_data_are_there(comparison, data):
     history, federation = history_of(comparison, "local"), data["federations"][0]
-    for key, metric in (("train", "train_rows"), ("test", "test_rows"), ("labels", "labels"), ("group", "group")):
+    for key, metric in (
+        ("train", "train_examples"),
+        ("test", "test_examples"),
+        ("labels", "labels"),
+        ("group", "group"),
+    ):
         values = history.values(metric, round=0, scope="")
         assert federation[key] == [values[c] for c in range(8)]
     assert federation["names"] == [f"client {c}" for c in range(8)]

@@ -131,10 +131,10 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(FolderError, match="is a file, not a folder"):
         prepare(tmp_path / "file", "run")
-    with pytest.raises(FolderError, match=r"cannot be made: .*file is a file"):
+    with pytest.raises(FolderError, match=r"cannot be created: .*file is a file"):
         prepare(tmp_path / "file" / "below", "run")
     (tmp_path / "nowhere").symlink_to(tmp_path / "absent")
-    with pytest.raises(FolderError, match="leads nowhere"):
+    with pytest.raises(FolderError, match="is a broken link"):
         prepare(tmp_path / "nowhere", "run")
     assert sorted(os.listdir(tmp_path)) == ["file", "nowhere"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,9 +120,9 @@ def made_comparison():
 def test_latex_has_booktabs_and_the_best_in_bold():
     text = latex(made_comparison())
     lines = text.splitlines()
-    assert lines[1:5] == [r"\toprule", r"accuracy (\%) & north \\", r"$n$ & 60 \\", r"\midrule"]
-    assert lines[5].startswith("local & 50.00 $\\pm$ ")
-    assert lines[6].startswith(r"a\_b & \textbf{91.67 $\pm$ ")
+    assert lines[1:4] == [r"\toprule", r"accuracy (\%) & north (n = 60) \\", r"\midrule"]
+    assert lines[4].startswith("local & 50.00 $\\pm$ ")
+    assert lines[5].startswith(r"a\_b & \textbf{91.67 $\pm$ ")
 
 
 def test_markdown_shows_validation_beside_test():
@@ -191,22 +192,60 @@ def test_files_of_a_comparison(compared):
     made, out = compared
     stored = json.loads((out / "comparison.json").read_text())
     assert [site["advice"] for site in stored["clients"]] == [site.advice for site in made.sites]
-    lines = list(csv.DictReader((out / "comparison.csv").read_text().splitlines()))
+    lines = list(csv.DictReader((out / "clients.csv").read_text().splitlines()))
     assert len(lines) == 9
     assert float(lines[0]["test"]) == made.sites[0].cells["local"].test
-    assert (out / "comparison.tex").read_text().startswith(r"\begin{tabular}{lrrr}")
+    assert (out / "clients.tex").read_text().startswith(r"\begin{tabular}{lrrr}")
+    methods = list(csv.DictReader((out / "comparison.csv").read_text().splitlines()))
+    assert [(line["method"], float(line["personal"])) for line in methods] == [
+        (line.method, line.personal) for line in made.lines
+    ]
+    table = (out / "comparison.tex").read_text()
+    assert [row.split(" & ")[0] for row in table.splitlines()[4:-2]] == [line.method for line in made.lines]
+    best = max(line.personal for line in made.lines)
+    assert rf"\textbf{{{100 * best:.2f}" in table
     for site in made.sites:
         assert site.advice in (out / "comparison.md").read_text()
 
 
-def test_clients_that_differ_from_seed_to_seed_have_no_answers(tmp_path):
-    made = fedkin.compare(
-        ["local"],
-        lambda seed: fedkin.federate("digits", clients=3, samples_per_client=30, seed=seed),
-        seeds=2, rounds=1, engine="serial", model="mlp",
-    )  # fmt: skip
+def test_clients_that_differ_from_seed_to_seed_have_a_table_of_methods_alone(tmp_path):
+    def compared(seeds):
+        return fedkin.compare(
+            ["local", "fedavg"],
+            lambda seed: fedkin.federate("digits", clients=3, samples_per_client=30, seed=seed),
+            seeds=seeds, rounds=1, engine="serial", model="mlp", out=tmp_path,
+        )  # fmt: skip
+
+    compared(1)
+    assert (tmp_path / "clients.csv").exists()
+    made = compared(2)
     assert made.sites == ()
     assert "clients" in made.to_json()
+    assert {path.name for path in tmp_path.glob("c*.*")} == {
+        "comparison.json", "comparison.md", "comparison.csv", "comparison.tex",
+    }  # fmt: skip
+    assert r"$\pm$" in (tmp_path / "comparison.tex").read_text()
+
+
+def test_local_may_have_a_label_of_its_own(folder):
+    made = fedkin.compare(
+        ["local", "fedavg"], fedkin.federate(fedkin.data.from_folder(folder)), rounds=1, engine="serial",
+        names={"local": "Alone"},
+    )  # fmt: skip
+    assert made.reference == "Alone"
+    assert made.lines[0].gain is None
+    assert made.lines[1].gain is not None
+    assert {site.use for site in made.sites} <= {"Alone", "fedavg"}
+    assert all(site.cells["fedavg"].gain is not None and site.cells["Alone"].gain is None for site in made.sites)
+
+
+def test_latex_of_methods_has_signs_and_leaves_out_empty_columns():
+    made = made_comparison()
+    changed = Comparison(tuple(replace(line, gain=-0.0123) for line in made.lines), "made")
+    lines = changed.latex().splitlines()
+    assert lines[2] == r"method & personal \% & worst 10 \% & gain over local & gain/lose & bytes/round \\"
+    assert lines[4].startswith(r"local & 50.00 & 0.00 & $-$1.23 & ")
+    assert lines[5].startswith(r"a\_b & \textbf{91.67} & ")
 
 
 def test_without_models_there_is_no_interval(folder):

@@ -17,7 +17,7 @@ def history(personal: dict[int, list[float]], validation: dict[int, list[float]]
     made = History()
     made.add(0, None, "mean_kld", 0.5)
     for client, rows in enumerate([10, 30, 60]):
-        made.add(0, client, "test_rows", rows)
+        made.add(0, client, "test_examples", rows)
     for metric, table in (("personal", personal), ("validation", validation or {})):
         for round, values in table.items():
             for client, value in enumerate(values):

@@ -203,5 +203,5 @@ def test_references_follow_shapes_alone():
     "text", ["krumm", "trimmed:0.5", "normbound:-1", "normbound:x", "normbound:inf", "krum:0", ":1"]
 )
 def test_defenses_that_are_none(text):
-    with pytest.raises(ValueError, match=r"is no defense.*Known: normbound"):
+    with pytest.raises(ValueError, match=r"is not a defense.*Known: normbound"):
         Defense.read(text)

@@ -84,7 +84,7 @@ def test_the_hostile_are_a_function_of_the_seed():
 @pytest.mark.parametrize("text", ["signflip", "signflip:0", "signflip:1", "flip:0.2", "scale:0.1:-1", "scale:a",
                                   "backdoor:0.1:2", "scale:0.1:1:1", "scale:nan", "scale:0.1:inf"])  # fmt: skip
 def test_attacks_that_are_none(fed, text):
-    with pytest.raises(ValueError, match=r"is no attack.*Known: scale"):
+    with pytest.raises(ValueError, match=r"is not an attack.*Known: scale"):
         fedkin.run("fedavg", fed, attack=text, **SETTINGS)
 
 
@@ -181,7 +181,7 @@ def test_command_line(capsys, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main([*words.split(), "--defend", "krumm"])
     assert stop.value.code == 2
-    assert "is no defense" in capsys.readouterr().err
+    assert "is not a defense" in capsys.readouterr().err
 
 
 def test_the_page_names_outliers(fed, tmp_path):

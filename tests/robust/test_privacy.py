@@ -164,7 +164,7 @@ def test_epsilon_of_client_level_privacy_is_the_packages(fed, tmp_path):
 
 def test_epsilon_of_example_level_privacy_is_the_packages(fed):
     run = fedkin.run("fedavg", fed, privacy="example:clip=1,noise=2,delta=1e-4", batch_size=8, **QUICK)
-    rows = [r.value for r in run.history.select("train_rows")]
+    rows = [r.value for r in run.history.select("train_examples")]
     worst = 0.0
     for count in set(rows):
         accountant = dp_accounting.rdp.RdpAccountant()

@@ -1,4 +1,4 @@
-"""`fedkin bench`: our own leaderboard."""
+"""`fedkin bench`: fedkin's leaderboard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BenchFlags:
     cells: Path | None = None
     """Folder of stored results; by default docs/results/cells if docs/results exists, else OUT/cells."""
     workers: int = 0
-    """Number of runs side by side; 0 means one for each core."""
+    """Number of parallel runs; 0 means one for each core."""
     status: bool = False
     """Show which runs are done and how many hours the others will take."""
 
@@ -29,7 +29,7 @@ def command(words: list[str]) -> int:
     about = "Rank all methods with one budget. Finished runs are not repeated."
     flags, extra = parsing.parse_one(words, BenchFlags(), "fedkin bench", about)
     if extra:
-        raise UserError(f"bench takes no '{extra[0]}'. To choose methods: --methods {','.join(extra)}")
+        raise UserError(f"bench does not take '{extra[0]}'. To choose methods: --methods {','.join(extra)}")
     from fedkin.cli.terminal import console
     from fedkin.experiments.bench import bench, known, show_status, store_of
 

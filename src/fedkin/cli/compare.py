@@ -39,7 +39,7 @@ IMPORTANCE = (
 )
 
 
-MOST_SHOWN = 20  # clients in the terminal; comparison.md and comparison.csv have all
+MOST_SHOWN = 20  # clients in the terminal; comparison.md and clients.csv have all
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,9 @@ class TableFlags:
     """Labels in tables and figures, one for each METHOD; by default the methods as given."""
     wide: bool = False
     """Show all columns of the table, however wide it gets."""
-    format: Literal["table", "md", "csv", "latex"] = "table"
-    """Print tables for the terminal, Markdown, or each method at each client as CSV or as LaTeX (booktabs)."""
+    format: Literal["table", "md", "csv", "latex", "clients-csv", "clients-latex"] = "table"
+    """Print tables for the terminal, or Markdown, or one table as CSV or LaTeX (booktabs): the methods, or each method
+    at each client."""
 
 
 def command(words: list[str]) -> int:
@@ -93,7 +94,8 @@ def command(words: list[str]) -> int:
     if out is None:
         print("Nothing was kept: add --out DIR to keep the runs, the tables and a report.")
     else:
-        print(f"Runs and comparison.json, .md, .csv and .tex are in {out}. To see them: fedkin report {out}")
+        tables = "comparison.md, .csv and .tex" + (", clients.csv and .tex" if made.sites else "")
+        print(f"The runs and {tables} are in {out}. To see them: fedkin report {out}")
     return 0
 
 
@@ -102,8 +104,8 @@ def _check_labels(names: list[str], labels: tuple[str, ...]) -> None:
         raise UserError(f"--name needs a label for each METHOD, {len(names)} in all; given: {len(labels)}.")
     if len(set(labels)) < len(labels):
         raise UserError("--name: give each METHOD a label of its own.")
-    if any((name == "local") != (label == "local") for name, label in zip(names, labels)):
-        raise UserError("--name: 'local' keeps its name, because all gains are measured against it.")
+    if any(label == "local" != name for name, label in zip(names, labels)):
+        raise UserError("--name: only the method 'local' can have the label 'local', against which gains are measured.")
 
 
 def run(names: list[str], flags: Any) -> Comparison:
@@ -146,7 +148,6 @@ def show(made: Comparison, *, wide: bool) -> None:
     """The table, best first."""
     from fedkin.cli.terminal import console, fitting
     from fedkin.report.tables import terminal
-    from fedkin.results.sites import REFERENCE
 
     sign = 1 if made.higher_is_better else -1
     best = sign * max(sign * line.personal for line in made.lines)
@@ -154,16 +155,20 @@ def show(made: Comparison, *, wide: bool) -> None:
     rows = [[f"{row[0]} *" if line.personal == best else row[0], *row[1:]] for line, row in order]
     screen = console(1000 if wide else None)
     importance = [next(h for h in made.header if h in (name, f"{name} %")) for name in IMPORTANCE]
+    if not wide:
+        empty = {name for name, *cells in zip(made.header, *rows) if set(cells) == {"–"}}
+        importance = [name for name in importance if name not in empty]
     header, rows = fitting(made.header, rows, importance, 1000 if wide else screen.width)
     which = (
         f"personal: {made.metric} of the model that each client uses, on its own test examples, after the last round"
     )
     direction = "the best mean" if made.higher_is_better else "the best mean (lower is better)"
     notes = [made.setting, which, f"* {direction}", *made.notes]
-    if REFERENCE not in [line.method for line in made.lines]:
+    if made.reference not in [line.method for line in made.lines]:
         notes.append("Add the method 'local' to see each client's gain over training alone")
-    if len(header) < len(made.header):
-        notes.append(f"Not shown: {', '.join(h for h in made.header if h not in header)}; --wide shows all")
+    if len(header) < len(importance):
+        left_out = [h for h in made.header if h in importance and h not in header]
+        notes.append(f"Not shown: {', '.join(left_out)}; --wide shows all")
     table = terminal("Comparison", header, rows, "\n".join(notes))
     for i, row in enumerate(rows):
         if row[0].endswith(" *"):
@@ -177,7 +182,6 @@ def show_sites(made: Comparison, *, wide: bool) -> None:
     """Each method at each client, and what each client should use. Clients without names of their own are counted."""
     from fedkin.cli.terminal import console, fitting
     from fedkin.report.tables import terminal
-    from fedkin.results.sites import REFERENCE
     from fedkin.results.sites_tables import cell, is_best
 
     sites = made.sites
@@ -185,8 +189,8 @@ def show_sites(made: Comparison, *, wide: bool) -> None:
         print("The clients differ from seed to seed, so there is no answer for each client.")
         return
     if not made.named or len(sites) > MOST_SHOWN:
-        better = sum(site.use != REFERENCE for site in sites)
-        if any(line.method == REFERENCE for line in made.lines):
+        better = sum(site.use != made.reference for site in sites)
+        if any(line.method == made.reference for line in made.lines):
             print(f"A method is shown to be better than training alone at {better} of {len(sites)} clients.")
         return
     unit = " %" if made.percent else ""
@@ -212,6 +216,9 @@ def formatted(made: Comparison, format: str) -> str:
 
     if format == "md":
         return made.markdown()
+    if not format.startswith("clients-"):
+        return made.csv() if format == "csv" else made.latex()
     if not made.sites:
-        raise UserError(f"--format {format} lists clients, and these differ from seed to seed: use --format md.")
-    return sites_tables.csv(made) if format == "csv" else sites_tables.latex(made)
+        kind = format.removeprefix("clients-")
+        raise UserError(f"--format {format} lists clients, and these differ from seed to seed: use --format {kind}.")
+    return sites_tables.csv(made) if format == "clients-csv" else sites_tables.latex(made)

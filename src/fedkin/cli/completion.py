@@ -28,7 +28,7 @@ class CompletionFlags:
 
 @dataclass(frozen=True)
 class Words:
-    """All that can be completed."""
+    """Everything that can be completed."""
 
     commands: dict[str, list[str]]
     """Flags by command."""

@@ -1,4 +1,4 @@
-"""`fedkin demo`: who gains from learning together? A comparison on data that is at hand, and its page."""
+"""`fedkin demo`: who gains from learning together? A comparison on local data, and its page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedkin.cli import compare, report
 from fedkin.cli import flags as parsing
 from fedkin.cli.flags import UserError
 
-# what is compared, and on which data: the hospitals of `heart` where its files are at hand, embedded data where not
+# what is compared, and on which data: the hospitals of `heart` if its files are present, else built-in data
 HEART = (
     "local fedavg fedavg-ft fedper fedcedar-soft,clusters=2 pflic,clusters=2 pfedgat-v2 "
     "--data heart --metrics auc accuracy --rounds 20 --fresh"
@@ -29,11 +29,11 @@ class DemoFlags:
 def command(words: list[str]) -> int:
     about = (
         "Compare seven methods and write a report in under a minute: on the four hospitals of UCI Heart Disease if the "
-        "files are at hand, else on scikit-learn's digits, spread over 20 clients."
+        "files are present, else on scikit-learn's digits, spread over 20 clients."
     )
     flags, extra = parsing.parse_one(words, DemoFlags(), "fedkin demo", about)
     if extra:
-        raise UserError(f"demo takes no '{extra[0]}', only --out DIR.")
+        raise UserError(f"demo does not take '{extra[0]}', only --out DIR.")
     out = str(flags.out)
     from fedkin.data import heart
 

@@ -17,8 +17,8 @@ usage: fedkin deploy init DIR [flags]
 init  Write an app for Flower, a file for each site, and the commands to start
       them, into a new folder.
 keys  Make a CA, a certificate and a key for each site, to try TLS with.
-check Read a site's file and data on its own machine, and say what the server
-      would be told. Nothing is sent.
+check Read a site's file and data on its own machine, and show what the server
+      would learn. Nothing is sent.
 """
 
 

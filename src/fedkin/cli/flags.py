@@ -22,7 +22,7 @@ METAVAR = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
 class UserError(Exception):
-    """A mistake that the user can put right: shown as one line, without a traceback."""
+    """A mistake that the user can fix. It is shown as one line, without a traceback."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class Part:
     """One dataclass of flags."""
 
     name: str
-    """Attribute of the outcome that holds it."""
+    """Attribute of the parsed result that holds the values."""
     default: Any
-    """An instance, whose values are the defaults."""
+    """An instance that holds the defaults."""
     group: str
     """Heading in the help text."""
     prefix: str = ""
-    """`partition` makes flags such as --partition.alpha."""
+    """Prefix of the flags: `partition` gives --partition.alpha."""
     about: Mapping[str, str] = field(default_factory=dict)
     """Help texts of fields that have no docstring."""
     without: tuple[str, ...] = ()
-    """Fields that are no flags."""
+    """Fields that are not flags."""
 
     def flag(self, name: str) -> str:
         word = name.replace("_", "-")
@@ -48,13 +48,13 @@ class Part:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Leading names, and the flags after them."""
+    """Split words into the leading names and the flags after them."""
     at = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
     return list(words[:at]), list(words[at:])
 
 
 def given(words: Sequence[str], flag: str) -> str | None:
-    """The value of a flag that decides which other flags there are."""
+    """The value of a flag that must be known early, because it decides which other flags exist."""
     found = None
     for i, word in enumerate(words):
         if word == f"--{flag}" and i + 1 < len(words):
@@ -71,13 +71,13 @@ def wants_help(words: Sequence[str]) -> bool:
 def parse_one(
     words: Sequence[str], default: Any, prog: str, about: str, group: str = "options"
 ) -> tuple[Any, list[str]]:
-    """Flags of one dataclass, and the words that are no flags."""
+    """Parse the flags of one dataclass. Return them and the remaining words."""
     made, names = parse(words, [Part("own", default, group)], prog, about)
     return made.own, names
 
 
 def folders(words: Sequence[str], default: Any, command: str, about: str) -> tuple[list[str], Any]:
-    """Folders of runs, and flags."""
+    """Parse folders of runs and flags."""
     flags, found = parse_one(words, default, f"fedkin {command} DIR …", about)
     if not found:
         raise UserError(f"{command} needs a folder: the --out of a run or of a comparison.")
@@ -87,9 +87,9 @@ def folders(words: Sequence[str], default: Any, command: str, about: str) -> tup
 def parse(
     words: Sequence[str], parts: Sequence[Part], prog: str, about: str, config: Mapping[str, Any] | None = None
 ) -> tuple[Any, list[str]]:
-    """Flags as an object with an attribute for each part, and the words that are no flags.
+    """Parse flags. Return an object with an attribute for each part, and the remaining words.
 
-    `config` holds values by flag; those given in words win. `prog` is the command with its arguments, for the help.
+    `config` maps flags to values; flags in `words` override it. `prog` is the command with its arguments, for the help.
     """
     command = " ".join(word for word in prog.split() if word.islower() or ":" in word)
     parser = _Parser(usage=f"{prog} [flags]", description=about, add_help=False, allow_abbrev=False)
@@ -133,7 +133,7 @@ def parse(
 
 
 def options_of(target: Any) -> Any | None:
-    """An instance of a dataclass of the keyword options of a function or dataclass, with their defaults."""
+    """The keyword options of a function or dataclass, as an instance of a dataclass that holds their defaults."""
     if dataclasses.is_dataclass(target):
         kinds = field_types(target)
         own = [(f.name, kinds[f.name], field(default=f.default)) for f in fields(target) if f.init]
@@ -178,14 +178,14 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def _add(group: Any, flag: str, kind: Any, default: Any, about: str) -> None:
-    """One flag. It leaves no trace unless it is given: defaults and the config file come later."""
+    """Add one flag. It is set only if the user gives it: defaults and the config file are applied later."""
     kind = _inner(kind)
     settings: dict[str, Any] = {"dest": flag, "default": argparse.SUPPRESS}
     shown = f" (default: {_text(default)})" if default or (default == 0 and default is not False) else ""
     help = (about + shown).strip().replace("%", "%%")
     if kind is bool:
         action = group.add_argument(f"--{flag}", action=argparse.BooleanOptionalAction, help=help, **settings)
-        action.help, action.const = help, default  # argparse of Python 3.11 adds its own remark on defaults
+        action.help, action.const = help, default  # Python 3.11's argparse adds its own note on defaults
         return
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
@@ -223,7 +223,7 @@ def _text(value: Any) -> str:
 
 
 def _dashed(word: str) -> str:
-    """--batch_size is --batch-size."""
+    """Replace underscores: --batch_size becomes --batch-size."""
     if not word.startswith("--"):
         return word
     flag, equals, value = word.partition("=")
@@ -242,7 +242,7 @@ def _docstrings(kind: Any) -> dict[str, str]:
     for base in reversed(kind.__mro__):
         try:
             body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        except (OSError, TypeError, SyntaxError, IndexError):  # no source: made on the spot, or built in
+        except (OSError, TypeError, SyntaxError, IndexError):  # no source: created at run time, or built in
             continue
         if not isinstance(body, ast.ClassDef):
             continue

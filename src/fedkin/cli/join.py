@@ -13,7 +13,7 @@ from fedkin.cli.predict import opened
 @dataclass(frozen=True)
 class JoinFlags:
     data: Path | None = None
-    """The newcomer's examples with their labels: a table as the run's, or an .npz with x and y."""
+    """The newcomer's examples with their labels: a table like the run's, or an .npz with x and y."""
     name: str = ""
     """Name of the newcomer; by default the name of its file."""
     out: Path | None = None
@@ -30,7 +30,7 @@ def command(words: list[str]) -> int:
     x, y = run.examples_of(flags.data)
     joined = run.join(name, x, y)
     expected = ", ".join(f"{metric} {value:.3f}" for metric, value in joined.expected.items())
-    print(f"{name}: expect {expected} (measured on {joined.examples} examples held out of a first try)")
+    print(f"{name}: expect {expected} (measured in a trial, on {joined.examples} held-out examples)")
     if flags.out is None:
         print("Nothing was kept: add --out DIR to keep the newcomer's model.")
     else:

@@ -35,7 +35,7 @@ def command(words: list[str]) -> int:
         rows: list[tuple[str, ...]]
         if kind == "methods" and flags.wide:
             header += ("paper", "travels", "stays at the client")
-            # these stand in the methods' own files, which import torch
+            # these are in the methods' own files, which import torch
             loaded = {name: entry.load() for name, entry in METHODS.items()}
             rows = [(n, METHODS[n].summary, m.paper, m.travels, m.stays) for n, m in loaded.items()]
         elif kind == "partitions":

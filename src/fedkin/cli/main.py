@@ -8,12 +8,13 @@ import sys
 from collections.abc import Sequence
 
 from fedkin.cli.flags import UserError
+from fedkin.engine import signals
 from fedkin.registry import hint
 
 # By heading: what is typed, and what it does. The first word is the module in this package.
 COMMANDS: dict[str, dict[str, str]] = {
     "Run": {
-        "demo": "Compare methods on data at hand, in under a minute.",
+        "demo": "Compare methods on local data, in under a minute.",
         "run METHOD": "Run one method; add --help for its flags.",
         "compare METHOD METHOD …": "Run several methods on the same clients.",
         "sweep METHOD --grid …": "Try settings, choose on validation examples.",
@@ -21,7 +22,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Look": {
         "report DIR …": "Write a page: who learns from whom, who benefits.",
-        "watch DIR": "Show that page live while a run goes on.",
+        "watch DIR": "Show that page live, during a run.",
         "figures DIR …": "Draw figures for papers.",
         "list [KIND …]": "List methods, datasets, partitions and models.",
         "cite METHOD …": "Print the BibTeX entries of the methods' papers.",
@@ -55,14 +56,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         print(fedkin.__version__)
         return
+    with signals.stoppable():
+        sys.exit(_code(words))
+
+
+def _code(words: list[str]) -> int:
+    """Run a command. Returns its exit code, and has said what went wrong."""
     try:
-        if words[0] not in NAMES:
-            raise UserError(f"There is no command '{words[0]}'.{hint(words[0], NAMES)} Known: {', '.join(NAMES)}.")
-        code: int = importlib.import_module(f"fedkin.cli.{words[0]}").command(words[1:])
+        with signals.interruptible():
+            if words[0] not in NAMES:
+                raise UserError(f"There is no command '{words[0]}'.{hint(words[0], NAMES)} Known: {', '.join(NAMES)}.")
+            code: int = importlib.import_module(f"fedkin.cli.{words[0]}").command(words[1:])
     except KeyboardInterrupt as stop:
+        signals.ignore()
         code = 128 + getattr(stop, "number", 2)  # SIGTERM and SIGHUP end a run in the same way
-        print("Stopped. The same command with the same --out goes on from the last checkpoint.", file=sys.stderr)
-    except BrokenPipeError:  # `fedkin list | head`: the reader has seen enough
+        print("Stopped. The same command with the same --out resumes from the last checkpoint.", file=sys.stderr)
+    except BrokenPipeError:  # `fedkin list | head`: the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except Exception as error:
@@ -71,11 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         code = 2
         print(f"fedkin: {text}", file=sys.stderr)
-    sys.exit(code)
+    return code
 
 
 def message(error: Exception) -> str | None:
-    """What a user can do about an error; None if it is a fault of fedkin itself, which must not be hidden."""
+    """What a user can do about an error; None for a bug in fedkin, which must not be hidden."""
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
         return "There is not enough memory. Use fewer or smaller clients, a smaller model, or fewer --workers."
     if isinstance(error, RecursionError):
@@ -84,7 +93,7 @@ def message(error: Exception) -> str | None:
         return f"A number is too large ({error}). Use a smaller one."
     runner = sys.modules.get("fedkin.engine.runner")  # not imported here: torch takes seconds
     if runner is not None and isinstance(error, runner.ClientError):
-        return f"{error} FEDKIN_TRACEBACK=1 shows where it arose."
+        return f"{error} Set FEDKIN_TRACEBACK=1 to see the traceback."
     return str(error) if isinstance(error, (UserError, ValueError, OSError, ImportError)) else None
 
 
@@ -94,6 +103,6 @@ def _help() -> str:
         lines += [f"{heading}:", *(f"  {usage:24} {about}" for usage, about in commands.items()), ""]
     lines += [
         "A method's fields follow its name: fedkin compare local fedprox,mu=0.1",
-        "fedkin COMMAND --help says more. FEDKIN_TRACEBACK=1 shows where an error arose.",
+        "fedkin COMMAND --help says more. Set FEDKIN_TRACEBACK=1 to see the traceback of an error.",
     ]
     return "\n".join(lines) + "\n"

@@ -37,7 +37,7 @@ def command(words: list[str]) -> int:
         flags.folder / f"{module}.md": "page.md.txt",
     }
     if there := [str(path) for path in files if path.exists()]:
-        raise UserError(f"There already: {', '.join(there)}. Choose another name or folder.")
+        raise UserError(f"Already there: {', '.join(there)}. Choose another name or folder.")
     flags.folder.mkdir(parents=True, exist_ok=True)
     for path, template in files.items():
         text = (resources.files("fedkin.cli") / "templates" / template).read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def _check(name: str, module: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
         raise UserError(f"'{name}' cannot be a Python module: use letters, digits and _, starting with a letter.")
     if module.replace("_", "-") in METHODS:
-        raise UserError(f"'{name}' is a method of fedkin already: choose another name.")
+        raise UserError(f"'{name}' is already a method of fedkin: choose another name.")
     try:
         taken = find_spec(module) is not None
     except ValueError:  # a module without a specification, such as __main__

@@ -26,7 +26,7 @@ class PredictFlags:
 
 
 def command(words: list[str]) -> int:
-    about = "Use a client's model of a finished run on new examples. One line for each example, in their order."
+    about = "Use a client's model of a finished run on new examples. Prints one line for each example, in order."
     flags, names = parsing.parse_one(words, PredictFlags(), "fedkin predict DIR", about)
     run = opened(names, "predict")
     if flags.data is None or not flags.client:
@@ -43,7 +43,7 @@ def command(words: list[str]) -> int:
         _write(sys.stdout, header, columns)
         return 0
     if flags.out.resolve() == flags.data.resolve():
-        raise UserError(f"--out {flags.out} is the file of the examples: name another one.")
+        raise UserError(f"--out {flags.out} is the file with the examples: name another one.")
     with open(flags.out, "w", newline="") as file:
         _write(file, header, columns)
     print(f"{len(found)} predictions of {flags.client}'s model are in {flags.out}.")

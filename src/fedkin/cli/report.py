@@ -35,7 +35,7 @@ def command(words: list[str]) -> int:
 
 
 def bibtex(folders: Sequence[str]) -> str:
-    """The papers of the methods in these folders. Here, because the report itself knows no method."""
+    """The papers of the methods in these folders. This is done here because the report may not import methods."""
     from fedkin.report import read
     from fedkin.results.citation import citation
 

@@ -1,4 +1,4 @@
-"""`fedkin reproduce PAPER/ITEM`: run a table or figure of a paper, and print paper against ours."""
+"""`fedkin reproduce PAPER/ITEM`: rerun a table or figure of a paper, and print its numbers beside ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReproduceFlags:
     cells: Path | None = None
     """Folder of stored results; by default docs/results/cells if docs/results exists, else OUT/cells."""
     workers: int = 0
-    """Number of runs side by side; 0 means one for each core."""
+    """Number of parallel runs; 0 means one for each core."""
     list: bool = False
     """List the items, with an estimate of their time on this machine."""
     status: bool = False

@@ -150,13 +150,13 @@ def table(name: str, summary: dict[str, Any]) -> Table:
 
 
 def suspicions(summary: dict[str, Any]) -> list[str]:
-    """What a run with hostile clients or a defense says of them."""
+    """Notes on privacy, hostile clients and what a defense found."""
     from fedkin.report.tables import score
 
     out = []
     if "privacy" in summary:
-        told = summary["privacy"]
-        out.append(f"Privacy of {told['level']}s: epsilon {told['epsilon']:.3g} at delta {told['delta']:g}")
+        privacy = summary["privacy"]
+        out.append(f"Privacy of {privacy['level']}s: epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:g}")
     if "hostile" in summary:
         kept = score(summary["honest"]["mean"], in_percent=summary["headline"]["percent"])
         who = ", ".join(map(str, summary["hostile"]))

@@ -1,4 +1,4 @@
-"""The flags that run, compare and sweep share, and what is made from them: clients, trackers, a Ray cluster."""
+"""Flags shared by run, compare and sweep, and what is made from them: clients, trackers, a Ray cluster."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DataFlags:
     clients: int | None = None
     """Number of clients; by default those that the data names, else 20."""
     samples_per_client: int | None = None
-    """Largest number of examples of a client."""
+    """Maximum number of examples per client."""
     test: float = 0.2
     """Fraction of each client's examples used for testing."""
     validation: float = 0.1
@@ -67,14 +67,14 @@ class ModelFlags:
 @dataclass(frozen=True)
 class TaskFlags:
     task: str | None = None
-    """classification, regression, multilabel, or your own as file.py:Class; by default what the data has."""
+    """classification, regression, multilabel, or your own as file.py:Class; by default inferred from the data."""
     metrics: tuple[str, ...] = ()
     """Metrics to compute. Classification: accuracy, balanced_accuracy, f1, auc, log_loss, calibration_error.
     Regression: rmse, mae, r2."""
     headline: str | None = None
     """The metric that results are judged by; by default the first of --metrics."""
     class_weights: tuple[float, ...] = ()
-    """Weight of each class in the training loss; by default all the same."""
+    """Weight of each class in the training loss; by default all equal."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ConfigFlags:
 @dataclass(frozen=True)
 class OutputFlags:
     out: Path | None = None
-    """Folder for the results. If it holds the same run, stopped, that run goes on."""
+    """Folder for the results. If it holds the same run, unfinished, that run is resumed."""
     fresh: bool = False
     """Start over in that folder."""
     json: bool = False
@@ -110,7 +110,7 @@ ABOUT = {
     "depth": "Number of layers: 8, 14, 18 or 20.",
     "features": "Number of features.",
     "groups": "Number of hidden groups.",
-    "minimum": "Smallest number of examples of a client.",
+    "minimum": "Minimum number of examples per client.",
     "primary_high": "Largest fraction of a client's primary class.",
     "primary_low": "Smallest fraction of a client's primary class.",
     "samples": "Number of examples.",
@@ -119,14 +119,14 @@ ABOUT = {
     "seed": "Seed of the data.",
     "separation": "Distance between the classes' means.",
     "shared": "Fraction of a class's mean that all groups have in common; 1 makes the groups alike.",
-    "width": "Factor on the width of the layers.",
+    "width": "Multiplies the width of the layers.",
 }
 
 
 def parts(words: Sequence[str], config: Config, *, run: Any = None, output: Any = None) -> list[Part]:
-    """The flags of every run, with the options of the data, partition and model that are named.
+    """The flags of every run, with the options of the named data set, partition and model.
 
-    `run` and `output` are further flags of a command, for these groups.
+    `run` and `output` are additional flags of a command for these two groups.
     """
     from fedkin.data import DATASETS, DEFAULT_MODEL, default_partition
     from fedkin.data.partition import PARTITIONS
@@ -177,7 +177,7 @@ def is_folder(data: str) -> bool:
 
 
 def chosen(flags: Any, name: str) -> dict[str, Any]:
-    """Options of the data, partition or model, for those that have any."""
+    """Options of the data set, partition or model; empty if it has none."""
     options = getattr(flags, f"{name}_options", None)
     return {} if options is None else dataclasses.asdict(options)
 
@@ -190,7 +190,7 @@ def federation(flags: Any, seed: int) -> Federation:
     reading = {name: getattr(own, name) for name in READING}
     folder = is_folder(own.data)
     if not folder and (given := [name for name in READING if reading[name] != getattr(DataFlags, name)]):
-        raise UserError(f"--{given[0]} is for a folder of your own data; --data {own.data} is none.")
+        raise UserError(f"--{given[0]} is for a folder of your own data; --data {own.data} is not one.")
     return federate(
         from_folder(own.data, **reading) if folder else own.data,
         partition=own.partition,
@@ -233,7 +233,7 @@ def ray_cluster(wanted: bool, address: str = "", workers: int = 0) -> contextlib
 
 
 def task(flags: Any) -> Any:
-    """The task that the flags ask for; None: what the data has."""
+    """The task that the flags ask for; None: infer it from the data."""
     from fedkin.task import task as by_name
 
     asked = {k: v for k, v in dataclasses.asdict(flags.task).items() if v and k != "task"}

@@ -7,6 +7,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fedkin.cli import config as configs
@@ -42,7 +43,7 @@ class Trial:
     validation: float
     """Mean over seeds and clients, after the last round."""
     test: float
-    """The same on test examples. It is shown for the chosen combination only."""
+    """The same on test examples. Shown for the chosen combination only."""
     metric: str = "accuracy"
     higher_is_better: bool = True
     percent: bool = True
@@ -93,7 +94,7 @@ def command(words: list[str]) -> int:
     print(f"Best on validation: {chosen}. Its test {best.metric}: {score(best.test, in_percent=best.percent)}{unit}.")
     print(f"To run it: {again}")
     if flags.output.out is not None:
-        print(f"All runs and sweep.json are in {flags.output.out}.")
+        print(f"All runs and sweep.json, .csv and .tex are in {flags.output.out}.")
     return 0
 
 
@@ -116,7 +117,7 @@ def grid(given: Sequence[str], method: Any) -> tuple[dict[str, list[Any]], dict[
                 break
         else:
             known = [*kinds[0], *kinds[1]]
-            raise UserError(f"--grid knows no field '{key}'.{hint(key, known)} Known: {', '.join(known)}.")
+            raise UserError(f"--grid has no field '{key}'.{hint(key, known)} Known: {', '.join(known)}.")
     return found
 
 
@@ -131,7 +132,7 @@ class Plan:
 
 
 def _plans(label: str, config: configs.Config, flags: Any) -> list[Plan]:
-    """Every combination of the grid. They are made before anything runs, so that a wrong value stops the sweep."""
+    """Every combination of the grid. All are made before anything runs, so that a wrong value stops the sweep early."""
     from fedkin.methods import method
     from fedkin.registry import parse_label
 
@@ -149,7 +150,7 @@ def _plans(label: str, config: configs.Config, flags: Any) -> list[Plan]:
 
 
 def _kept_trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
-    """Run all combinations; with --out, in a folder that is ours."""
+    """Run all combinations; with --out, in a folder that fedkin owns."""
     out = flags.output.out
     if out is None:
         return _trials(label, plans, flags)
@@ -160,7 +161,28 @@ def _kept_trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
         trials = _trials(label, plans, flags)
         listed = [{"folder": f"trial-{i + 1}", **trial} for i, trial in enumerate(_plain(trials))]
         write_json(out / "sweep.json", {"method": label, "chosen by": "validation", "trials": listed})
+        write_tables(out / "sweep", sorted(trials, key=lambda trial: trial.rank))
     return trials
+
+
+def write_tables(stem: Path, trials: Sequence[Trial]) -> None:
+    """The trials, best first, as CSV and LaTeX."""
+    from fedkin.report import tables
+    from fedkin.results.files import write_bytes
+
+    names = list(trials[0].values)
+    numbers = [[*t.values.values(), t.validation] for t in trials]
+    write_bytes(stem.with_suffix(".csv"), tables.csv([*names, f"validation {trials[0].metric}"], numbers).encode())
+    header, rows = table_of(trials)
+    write_bytes(stem.with_suffix(".tex"), tables.latex(header, rows, bold=[(0, len(names))]).encode())
+
+
+def table_of(trials: Sequence[Trial]) -> tuple[list[str], list[list[str]]]:
+    """What was tried, and the validation score of each trial."""
+    from fedkin.report.tables import score
+
+    rows = [[*map(str, t.values.values()), score(t.validation, in_percent=t.percent)] for t in trials]
+    return [*trials[0].values, "validation %" if trials[0].percent else "validation"], rows
 
 
 def _trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
@@ -204,18 +226,15 @@ def _trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
 
 def _show(label: str, trials: Sequence[Trial]) -> None:
     from fedkin.cli.terminal import console
-    from fedkin.report.tables import score, terminal
+    from fedkin.report.tables import terminal
 
-    names = list(trials[0].values)
-    rows = [[*(str(v) for v in t.values.values()), score(t.validation, in_percent=t.percent)] for t in trials]
-    column = "validation %" if trials[0].percent else "validation"
-    table = terminal(f"Sweep of {label}, by {trials[0].metric}, best first", [*names, column], rows)
+    table = terminal(f"Sweep of {label}, by {trials[0].metric}, best first", *table_of(trials))
     table.rows[0].style = "bold"
     console().print(table)
 
 
 def _plain(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Without test accuracies: nobody should choose by them."""
+    """Trials without their test scores, so that nobody chooses by them."""
     return [{"fields": t.fields, "training": t.training, "validation": t.validation} for t in trials]
 
 

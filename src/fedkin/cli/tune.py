@@ -14,7 +14,7 @@ from fedkin.cli import config as configs
 from fedkin.cli import flags as parsing
 from fedkin.cli import settings
 from fedkin.cli.flags import Part, UserError
-from fedkin.cli.sweep import Trial, command_again
+from fedkin.cli.sweep import Trial, command_again, table_of, write_tables
 
 ABOUT = """\
 Search the number fields of a method and the learning rate with Optuna, and choose the best by the mean over clients of
@@ -22,7 +22,7 @@ the headline metric of the personal models on validation examples, after the las
 the choice; the test result of the chosen settings is printed at the end, with the command to run them. The first trial
 has the settings as given, so the choice is never worse than these on validation.
 
-With --out a search that was stopped goes on, and a larger --budget continues it.
+With --out, a stopped search is resumed, and a larger --budget continues a finished one.
 
 fedkin tune fedprox --budget 20 --data heart --metrics auc --out runs/tuned"""
 
@@ -89,6 +89,8 @@ def command(words: list[str]) -> int:
         return 0
     _show(names[0], trials)
     print(f"To run it: {again}")
+    if flags.output.out is not None:
+        print(f"All trials are in tune.json, .csv and .tex in {flags.output.out}.")
     return 0
 
 
@@ -105,7 +107,7 @@ def search_space(method: Any, training: Any, names: tuple[str, ...]) -> dict[str
     given = [name.replace("-", "_") for name in names]
     for name in given:
         if name not in values:
-            raise UserError(f"--fields knows no field '{name}'.{hint(name, values)} Known: {', '.join(values)}.")
+            raise UserError(f"--fields has no field '{name}'.{hint(name, values)} Known: {', '.join(values)}.")
     found = {}
     for name in given or ["lr", *own]:
         made = _range(hints[name], values[name], chosen=bool(given))
@@ -117,7 +119,7 @@ def search_space(method: Any, training: Any, names: tuple[str, ...]) -> dict[str
 
 
 def _range(hint: Any, default: Any, *, chosen: bool) -> Range | None:
-    """None: not to be searched. Choices and switches make other methods of a method: only if they are asked for."""
+    """The range to search, or None. Choices and switches change what a method is: they are searched only if named."""
     bound = Bound()
     if typing.get_origin(hint) is typing.Annotated:
         hint, *more = typing.get_args(hint)
@@ -152,7 +154,7 @@ def _method(label: str, config: configs.Config) -> Any:
 
 
 def _kept(label: str, method: Any, space: Mapping[str, Range], flags: Any) -> list[Trial]:
-    """All trials, best first; with --out, in a folder that is ours."""
+    """All trials, best first; with --out, in a folder that fedkin owns."""
     out = flags.output.out
     if out is None:
         return _search(label, method, space, flags, None)
@@ -165,6 +167,7 @@ def _kept(label: str, method: Any, space: Mapping[str, Range], flags: Any) -> li
         trials = _search(label, method, space, flags, str(out / "tune.journal"))
         listed = [_listed(trial) for trial in trials]
         write_json(out / "tune.json", {"method": label, "chosen by": "validation", "trials": listed})
+        write_tables(out / "tune", trials)
     return trials
 
 
@@ -193,7 +196,7 @@ def _search(label: str, method: Any, space: Mapping[str, Range], flags: Any, jou
         values = {name: made.ask(trial, name) for name, made in space.items()}
         try:
             score, test = probe(values, f"{done + 1}/{flags.tune.budget}")
-        except (ValueError, RuntimeError) as error:  # settings that do not go together, or a rate that diverges
+        except (ValueError, RuntimeError) as error:  # incompatible settings, or a learning rate that diverges
             trial.set_user_attr("why", str(error)[:200])
             study.tell(trial, state=TrialState.PRUNED)
             continue
@@ -209,7 +212,7 @@ def _search(label: str, method: Any, space: Mapping[str, Range], flags: Any, jou
 
 
 def _repeated(study: Any) -> int:
-    """Trials that were stopped and are tried again: they do not count."""
+    """Number of trials that were stopped and run again. They do not count toward the budget."""
     from optuna.trial import TrialState
 
     return sum(t.state is TrialState.FAIL for t in study.trials)
@@ -273,7 +276,7 @@ class _objective:
 
 
 def _fixed(flags: Any) -> dict[str, Any]:
-    """What must be the same for a stopped search to go on."""
+    """Settings that must be the same to resume a stopped search."""
     return {
         "data": asdict(flags.data), "options": {**asdict(flags.options), "workers": 0}, "seeds": flags.tune.seeds,
         "task": asdict(flags.task), "model": asdict(flags.model), "training": asdict(flags.training),
@@ -286,7 +289,7 @@ def _digest(value: Any) -> str:
 
 
 def _listed(trial: Trial) -> dict[str, Any]:
-    """Without the test score: nobody should choose by it."""
+    """A trial without its test score, so that nobody chooses by it."""
     return {"fields": trial.fields, "training": trial.training, "validation": trial.validation}
 
 
@@ -295,9 +298,7 @@ def _show(label: str, trials: list[Trial]) -> None:
     from fedkin.report.tables import score, terminal
 
     best = trials[0]
-    rows = [[*map(str, t.values.values()), score(t.validation, in_percent=t.percent)] for t in trials[:SHOWN]]
-    column = "validation %" if best.percent else "validation"
-    table = terminal(f"Best of {len(trials)} trials of {label}, by {best.metric}", [*best.values, column], rows)
+    table = terminal(f"Best of {len(trials)} trials of {label}, by {best.metric}", *table_of(trials[:SHOWN]))
     table.rows[0].style = "bold"
     console().print(table)
     unit = " %" if best.percent else ""

@@ -11,12 +11,12 @@ from fedkin.cli import settings
 @dataclass(frozen=True)
 class VerifyFlags:
     ray: bool = False
-    """Check too that the Ray engine gives the same bits. Starting Ray takes some seconds."""
+    """Also check that the Ray engine gives the same bits. Starting Ray takes a few seconds."""
 
 
 def command(words: list[str]) -> int:
     about = (
-        "Check methods against the contract that the engines rely on, one property after the other. METHOD is a name, "
+        "Check methods against the contract that the engines rely on, property by property. METHOD is a name, "
         "or your own as file.py:Class; by default all built-in methods are checked. The exit code is 1 if a property "
         "does not hold."
     )

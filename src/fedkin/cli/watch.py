@@ -1,4 +1,4 @@
-"""`fedkin watch DIR`: the report's page while a run goes on."""
+"""`fedkin watch DIR`: the report's page, live during a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WatchFlags:
 
 def command(words: list[str]) -> int:
     folders, flags = parsing.folders(
-        words, WatchFlags(), "watch", "Show the report's page live, while a run goes on. Ctrl-C ends it."
+        words, WatchFlags(), "watch", "Show the report's page live, during a run. Ctrl-C ends it."
     )
     from fedkin.report.watch import server
 

@@ -34,7 +34,7 @@ def sgd_with(
     epochs: int | None = None,
     labels: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Local SGD on a network and on tensors outside it, for so many epochs (None: the run's).
+    """Local SGD on a network and on tensors outside it, for `epochs` epochs (None: the run's).
 
     `loss(net, extra, x, y)` sees the current tensors. `labels` replaces y; pass indices of the examples to look up
     what belongs to them. Return the trained vector and tensors.
@@ -45,10 +45,10 @@ def sgd_with(
     moving = [i for i, parameter in enumerate(net.parameters) if parameter.requires_grad]
     parameters, views = [net.parameters[i] for i in moving], [net.views[i] for i in moving]
     own = [tensor.detach().clone().requires_grad_() for tensor in extra]
-    rows = Examples(client.data.x, client.data.y if labels is None else labels)
+    examples = Examples(client.data.x, client.data.y if labels is None else labels)
     step = descent(client)
     for epoch in range(client.training.epochs if epochs is None else epochs):
-        for x, y in batches(client, epoch=epoch, rows=rows):
+        for x, y in batches(client, epoch=epoch, examples=examples):
             value = loss(net, own, x, y)
             slopes = torch.autograd.grad(value, [*parameters, *own], allow_unused=True)
             values = [*views, *(tensor.data for tensor in own)]
@@ -65,7 +65,7 @@ def features(client: Client, vector: Tensor, x: Tensor) -> Tensor:
 
 
 def linear_head(layout: Layout, values: Tensor, method: str) -> tuple[Tensor, Tensor]:
-    """Weight [classes, dimensions] and bias out of the head's numbers, which are in the layout's order."""
+    """Weight [classes, dimensions] and bias from the head's numbers, which are in the layout's order."""
     pieces = _head_pieces(layout)
     if [len(piece.shape) for piece in pieces] != [2, 1]:
         raise ValueError(
@@ -77,7 +77,7 @@ def linear_head(layout: Layout, values: Tensor, method: str) -> tuple[Tensor, Te
 
 
 def check_head(layout: Layout, classes: int, method: str) -> None:
-    """Raise if the head does not give the class scores: the method would then train another model than the user's. A
+    """Raise if the head does not give the class scores: the method would train a different model than the user's. A
     regression has no classes; the head of its network is taken as it is."""
     scores = _head_pieces(layout)[0].shape[0]
     if classes and scores != classes:

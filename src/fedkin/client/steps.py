@@ -21,13 +21,13 @@ def slope(net: Network, parameters: Tensor, examples: Examples, loss: Loss | Non
 
 
 def descent(client: Client, lr: float | None = None) -> Step:
-    """Returns `step(values, gradient)`, which moves values in place by the run's optimizer, to the bit as `sgd` does.
+    """Return `step(values, gradient)`, which moves values in place by the run's optimizer, bit for bit as `sgd` does.
     Momentum is kept in the function."""
     return optimizer(client.training, lr)
 
 
 def without_extras(client: Client) -> Client:
-    """The same client with plain SGD: neither momentum nor weight decay, nor another optimizer or clipping."""
+    """The same client with plain SGD: no momentum, weight decay, clipping or other optimizer."""
     plain = replace(client.training, optimizer="sgd", momentum=0.0, weight_decay=0.0, clip=0.0, stop_after=0)
     return client._replace(training=plain)
 

@@ -18,9 +18,9 @@ from fedkin.protocol import Client, Examples
 from fedkin.robust.privacy import PrivateData
 
 
-def batches(client: Client, *, epoch: int, rows: Examples | None = None) -> Iterator[Examples]:
+def batches(client: Client, *, epoch: int, examples: Examples | None = None) -> Iterator[Examples]:
     """One epoch of shuffled batches, a pure function of (run seed, round, client, epoch)."""
-    x, y = rows if rows is not None else Examples(client.data.x, client.data.y)
+    x, y = examples if examples is not None else Examples(client.data.x, client.data.y)
     generator = torch.Generator().manual_seed((client.seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % (1 << 63))
     order = torch.randperm(len(y), generator=generator, device="cpu").to(y.device)
     size = client.training.batch_size
@@ -48,15 +48,15 @@ def stream(
     epochs: int | None = None,
     steps: int | None = None,
     first_epoch: int = 0,
-    rows: Examples | None = None,
+    examples: Examples | None = None,
 ) -> Iterator[Examples]:
     """The batches of `epochs` epochs (None: the run's), or `steps` batches, out of as many epochs as that takes."""
     if steps is not None:
-        endless = chain.from_iterable(batches(client, epoch=epoch, rows=rows) for epoch in count(first_epoch))
+        endless = chain.from_iterable(batches(client, epoch=epoch, examples=examples) for epoch in count(first_epoch))
         yield from islice(endless, steps)
         return
     for epoch in range(first_epoch, first_epoch + (client.training.epochs if epochs is None else epochs)):
-        yield from batches(client, epoch=epoch, rows=rows)
+        yield from batches(client, epoch=epoch, examples=examples)
 
 
 def sgd(
@@ -135,13 +135,13 @@ def _gradients(
     steps: int | None,
     first_epoch: int,
 ) -> Iterator[list[Tensor]]:
-    """The gradient of each step, at the parameters as they are then: of a batch, or private where the run is. `whole`:
-    one flat vector, where the network has it in closed form."""
+    """Yield the gradient of each step at the current parameters: of a batch, or a noisy one if the run is private.
+    `whole`: as one flat vector, if the network has a closed form for it."""
     net, data = client.net, client.data
     if whole:
         # such a network flattens its inputs; images with the channels innermost are copied for that
-        rows = None if client.training.augment != "none" else Examples(data.x.flatten(1), data.y)
-        for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch, rows=rows):
+        flat = None if client.training.augment != "none" else Examples(data.x.flatten(1), data.y)
+        for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch, examples=flat):
             yield [net.closed_gradient(x, y)]
         return
     if not isinstance(data, PrivateData):
@@ -150,12 +150,12 @@ def _gradients(
         return
     if loss is not None:
         raise PermissionError(
-            "--privacy example:… clips the gradient of the task's loss, and this method has a loss of its own: take "
+            "--privacy example:… clips the gradient of the task's loss, and this method has its own loss: use "
             "fedavg, fedprox or fedcedar, or --privacy client:…"
         )
     if client.training.stop_after or client.training.augment != "none":
         raise PermissionError(
-            "--privacy example:… counts one look at each training example: it cannot be combined with --stop-after, "
+            "--privacy example:… accounts for one look at each training example: do not combine it with --stop-after, "
             "which looks at validation examples without noise, or with --augment."
         )
     epochs = client.training.epochs if epochs is None else epochs

@@ -12,7 +12,7 @@ from fedkin.registry import Entry, lookup
 
 DATASETS: dict[str, Entry] = {
     "digits": Entry("fedkin.data.digits:load", "1,797 digits of 8x8, 10 classes; part of scikit-learn, no download"),
-    "synthetic": Entry("fedkin.data.synthetic:load", "Gaussian classes in hidden groups, made on the spot"),
+    "synthetic": Entry("fedkin.data.synthetic:load", "Gaussian classes in hidden groups, generated"),
     "mnist": Entry("fedkin.data.idx:mnist", "70,000 digits of 28x28, 10 classes"),
     "fashion-mnist": Entry("fedkin.data.idx:fashion_mnist", "70,000 garments of 28x28, 10 classes"),
     "cifar10": Entry("fedkin.data.cifar:cifar10", "60,000 color images of 32x32, 10 classes"),
@@ -37,11 +37,11 @@ DEFAULT_MODEL: dict[str, str] = {
 
 
 NATURAL = frozenset(("har", "heart"))
-"""Data sets whose named groups (persons, hospitals) are the clients unless a partition is asked for."""
+"""Data sets whose named groups (persons, hospitals) are the clients unless the user asks for a partition."""
 
 
 def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Arrays:
-    """A data set by name. "own" is a folder of the user's: `options` are those of `from_folder`."""
+    """Load a data set by name. "own" is a user's folder: `options` are then those of `from_folder`."""
     if name == "own":
         if "folder" not in options:
             raise ValueError("Own data in memory cannot be loaded again by name: pass the arrays themselves.")
@@ -51,7 +51,7 @@ def load(name: str, data_dir: str | Path | None = None, **options: Any) -> Array
 
 
 def default_partition(data: str | Arrays) -> str:
-    """The partition where none is asked for: clients that the data names, else dirichlet."""
+    """The default partition: the clients that the data names, else dirichlet."""
     if isinstance(data, str):
         return "by_group" if data in NATURAL or data not in DATASETS else "dirichlet"
     if data.group is not None and data.names:

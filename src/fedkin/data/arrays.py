@@ -19,8 +19,8 @@ class Arrays:
     """Examples `x` with targets `y`.
 
     Images are uint8 [examples, height, width, channels]; the network sees them as [channels, height, width], scaled by
-    `mean` and `std`, which are in the units of `x`. int64 inputs are tokens and stay what they are. With `columns`, `x`
-    is an encoded table [examples, columns]; its preprocessing is fitted once it is known who trains on what.
+    `mean` and `std`, which are in the units of `x`. int64 inputs are tokens and stay as they are. With `columns`, `x`
+    is an encoded table [examples, columns]; its preprocessing is fitted after the examples were split.
     """
 
     x: NDArray[Any]
@@ -32,15 +32,15 @@ class Arrays:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     train: int | None = None
-    """How many of the first examples are the official training part; None where there is no such thing."""
+    """How many of the first examples are the official training part; None if there is none."""
     group: Ints | None = None
     """A natural group of each example: a subject, a hospital, a hidden group."""
     ordered: bool = False
     """Examples are ordered in time within a group: split by time, not at random."""
     names: tuple[str, ...] = field(default=())
-    """Names of the groups. Groups that have names are clients of their own, unless a partition is asked for."""
+    """Names of the groups. Named groups are the clients, unless the user asks for a partition."""
     own_clients: bool = False
-    """The user said which example belongs to which client: a partition is then refused."""
+    """The user named the client of each example: a partition is then refused."""
     columns: tuple[Column, ...] = ()
     reading: Reading = field(default_factory=Reading)
     """How the cells of the table were read."""
@@ -51,7 +51,7 @@ class Arrays:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
-            raise ValueError(f"x has {len(self.x)} examples and y has {len(self.y)}: they must be as many.")
+            raise ValueError(f"x has {len(self.x)} examples and y has {len(self.y)}: the numbers must be equal.")
         if len(self.y) == 0:
             raise ValueError("There are no examples in this data.")
         if self.image and self.x.ndim != 4:
@@ -64,7 +64,7 @@ class Arrays:
                 )
             return
         if self.y.ndim != 1 or self.y.dtype != np.int64:
-            raise ValueError(f"y must be int64, one class an example; it is {self.y.dtype} of shape {self.y.shape}.")
+            raise ValueError(f"y must be int64, one class per example; it is {self.y.dtype} of shape {self.y.shape}.")
         outside = int(((self.y < 0) | (self.y >= self.classes)).sum())
         if outside:
             raise ValueError(
@@ -79,5 +79,5 @@ class Arrays:
 
     @property
     def outputs(self) -> int:
-        """How many outputs a network for this data has."""
+        """Number of outputs of a network for this data."""
         return self.classes or (self.y.shape[1] if self.y.ndim == 2 else 1)

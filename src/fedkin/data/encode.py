@@ -26,7 +26,7 @@ Decimal = Literal["auto", ".", ","]
 TaskKind = Literal["classification", "regression"]
 MOST_LEVELS = 100  # of a text column that was not declared categorical: more look like an identifier
 MOST_CLASSES = 100_000  # a network needs an output for each
-FEW = 20  # so few texts or labels may all be different
+FEW = 20  # up to this many texts or labels may all be different
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Column:
     name: str
     kind: Literal["number", "category"]
     levels: tuple[str, ...] = ()
-    """Of a category: its values as texts. A code is an index into them."""
+    """Values of a category column, as text. A code is an index into them."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Read:
 
 
 def _read(table: Table, name: str, reading: Reading, problems: Problems) -> _Read:
-    """A column as numbers and levels. The table remembers it, because it is asked for several times."""
+    """A column as numbers and levels. The table caches it, because it is needed several times."""
     key = (name, reading)
     if key not in table.cache:
         decimal = _decimal(table, reading, problems)
@@ -127,7 +127,7 @@ def _read_cells(cells: Cells, decimal: str, missing: frozenset[str]) -> _Read:
 
 
 def _decimal(table: Table, reading: Reading, problems: Problems) -> str:
-    """What this file writes its numbers with. Trouble with that is reported once."""
+    """The decimal mark of this file. A problem with it is reported once."""
     if reading.decimal != "auto":
         return reading.decimal
     key = ("decimal", reading)
@@ -141,7 +141,7 @@ def _decimal(table: Table, reading: Reading, problems: Problems) -> str:
     if "." in found and "," in found:
         problems.add(
             f"the numbers of column '{found['.'][0]}' have a decimal point, those of '{found[','][0]}' a decimal "
-            "comma; write them alike, or say which it is: decimal='.', --decimal .",
+            "comma; use one of them throughout, or say which it is: decimal='.', --decimal .",
             source=table.source,
         )
     elif set(found) == {"unclear"}:
@@ -213,7 +213,7 @@ def _column(name: str, tables: Sequence[Table], read: Sequence[_Read], reading: 
         return Column(name, "number")
     if not declared and numbers:
         for table, r in zip(tables, read):
-            # the fewer are the mistake: texts among numbers, or numbers among texts
+            # the minority is the mistake: texts among numbers, or numbers among texts
             wrong = r.text if texts <= numbers else np.isfinite(r.values)
             if wrong.any():
                 problems.add(
@@ -246,7 +246,7 @@ def _check_size(name: str, table: Table, read: _Read, problems: Problems) -> Non
 
 
 def _check_case(name: str, tables: Sequence[Table], read: Sequence[_Read], problems: Problems) -> None:
-    """Male and male are two levels only by mistake."""
+    """Report levels such as Male and male, which differ only by mistake."""
     seen: dict[str, str] = {}
     for table, r in zip(tables, read):
         other = [
@@ -254,7 +254,7 @@ def _check_case(name: str, tables: Sequence[Table], read: Sequence[_Read], probl
             for level, gone in zip(r.levels, r.missing)
         ]
         if any(other):
-            problems.add("written elsewhere with other capitals or spaces; write it alike everywhere",
+            problems.add("spelled elsewhere with other capitals or spaces; use one spelling everywhere",
                          source=table.source, column=name, rows=table.rows[np.array(other)])  # fmt: skip
 
 
@@ -290,8 +290,8 @@ def labels(
     """The label column of all tables as one array.
 
     Whole numbers from 0 are classes as they are. Other numbers and texts become classes in sorted order. `known` are
-    the classes of a trained model. `alone`: these examples are one site's of several, so whole numbers from 0 stay as
-    they are even where the site has no example of class 0.
+    the classes of a trained model. `alone`: these examples are those of one site among several, so whole numbers from 0
+    stay as they are even where the site has no example of class 0.
     """
     name = reading.label
     usable = [table for table in tables if name in table.columns]

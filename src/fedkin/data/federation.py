@@ -1,4 +1,4 @@
-"""`Federation`: arrays become clients, each with examples to train on, to choose by, and to test on."""
+"""`Federation`: arrays become clients, each with training, validation and test examples."""
 
 from __future__ import annotations
 
@@ -54,14 +54,15 @@ class Population(Protocol):
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients and their examples. `description` says how it was made, so that a run can be repeated from its file."""
+    """Clients and their examples. `description` says how they were made, so that a run can be repeated from its
+    file."""
 
     arrays: Arrays
     partition: Partition
     splits: tuple[Split, ...]
     description: dict[str, Any] = field(default_factory=dict)
     preprocessing: Preprocessing | None = None
-    """How a table became numbers; None where the data was numbers from the start."""
+    """How a table became numbers; None if the data was numbers from the start."""
 
     def __len__(self) -> int:
         return len(self.splits)
@@ -72,7 +73,7 @@ class Federation:
 
     @property
     def outputs(self) -> int:
-        """How many outputs a network for this data has: its classes, or the numbers that a regression predicts."""
+        """Number of outputs of a network for this data: its classes, or the numbers that a regression predicts."""
         return self.arrays.outputs
 
     @property
@@ -101,7 +102,7 @@ class Federation:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The user's own names of the clients where there are any."""
+        """The clients' names: the user's own, or client 0, client 1, …"""
         return _names(self.arrays, self.description.get("partition"), len(self))
 
     @property
@@ -180,9 +181,9 @@ class Federation:
         if self.partition.edges is not None:
             yield None, "true_edges", self.partition.edges.tolist()
         for client, split in enumerate(self.splits):
-            yield client, "train_rows", len(split.train)
-            yield client, "validation_rows", len(split.validation)
-            yield client, "test_rows", len(split.test)
+            yield client, "train_examples", len(split.train)
+            yield client, "validation_examples", len(split.validation)
+            yield client, "test_examples", len(split.test)
             if self.classes:
                 yield client, "labels", self.counts[client].tolist()
                 yield client, "majority_rate", self.majority_rate(client)
@@ -202,7 +203,7 @@ class Federation:
 
 
 def _channels_last(images: Tensor) -> Tensor:
-    """Channels innermost in memory, which is the fast way on a CPU. `contiguous` leaves gray images alone, because
+    """Channels innermost in memory, which is the fast layout on a CPU. `contiguous` leaves gray images alone, because
     both layouts are one for them; but convolutions choose their kernel by the strides."""
     out = torch.empty(images.shape, dtype=images.dtype, memory_format=torch.channels_last)
     return out.copy_(images)
@@ -256,7 +257,7 @@ def federate(
     if seed < 0:
         raise ValueError(f"seed={seed} must be at least 0.")
     if pool == "train" and arrays.train is None:
-        raise ValueError("This data has no official training part: take pool='all'.")
+        raise ValueError("This data has no official training part: use pool='all'.")
     try:
         scheme = PARTITIONS[partition](**options)
     except TypeError:
@@ -291,7 +292,7 @@ def federate(
         arrays = _transformed(arrays, splits, names, prepared)
         description |= {"fit": prepared.fit, "preprocessing": prepared.to_json()}
     elif preprocessing is not None:
-        raise ValueError("This data is no table: there is nothing to apply the preprocessing to.")
+        raise ValueError("This data is not a table: there is nothing to apply the preprocessing to.")
     if made.shifts is not None:
         arrays = _shifted(arrays, made, splits)
     return Federation(arrays, made, splits, description, prepared)
@@ -300,14 +301,14 @@ def federate(
 def site_statistics(
     arrays: Arrays, *, fit: Fit = "each", seed: int = 0, test: float = 0.2, validation: float = 0.1
 ) -> dict[str, Any]:
-    """What a lone site tells others, so that `preprocess.agreed` can make the preprocessing of all sites: statistics
+    """What a site shares so that `preprocess.agreed` can make the preprocessing of all sites: statistics
     of its training examples. Pass the result to `federate(arrays, preprocessing=…)` at the site."""
     if not arrays.columns or len(arrays.names) != 1:
         raise ValueError("Only a site's own table has statistics to share: read it with from_file.")
     everything = Partition((np.arange(len(arrays.y)),))
     (split,) = split_all(arrays, everything, _labels(arrays), arrays.names, test, validation, None, seed)
-    told = statistics(arrays.x[split.train], arrays.columns)
-    return shared(arrays.columns, told, fit, classes=arrays.class_names, task=_task(arrays))
+    measured = statistics(arrays.x[split.train], arrays.columns)
+    return shared(arrays.columns, measured, fit, classes=arrays.class_names, task=_task(arrays))
 
 
 def _labels(arrays: Arrays) -> Ints:
@@ -324,8 +325,8 @@ def _check_partition(
 ) -> None:
     if arrays.own_clients and asked not in (None, "by_group"):
         raise ValueError(
-            f"This data says whose each example is ({_some(arrays.names)}), and partition='{asked}' would spread the "
-            "examples over other clients. Leave the partition out to keep the clients, or give the data without them."
+            f"This data names the client of each example ({_some(arrays.names)}); partition='{asked}' would spread the "
+            "examples over other clients. Leave the partition out to keep the clients, or load the data without them."
         )
     if partition == "by_group" and arrays.names and clients not in (None, len(arrays.names)):
         raise ValueError(
@@ -334,20 +335,20 @@ def _check_partition(
     images = arrays.x.ndim == 4
     if partition == "rotated" and not (arrays.image and arrays.x.shape[1] == arrays.x.shape[2]):
         raise ValueError(
-            "rotated turns square images; this data has none: take synthetic's by_group for hidden groups."
+            "rotated turns square images; this data has none. For hidden groups, use synthetic with by_group."
         )
     if partition == "feature_shift" and not images:
-        raise ValueError("feature_shift changes images; this data has none: take iid, dirichlet or quantity.")
+        raise ValueError("feature_shift changes images; this data has none: use iid, dirichlet or quantity.")
     by_label = partition in BY_LABEL or (partition == "feature_shift" and options.get("labels") == "dirichlet")
     if not arrays.classes and by_label:
-        raise ValueError(f"{partition} spreads classes; a regression has none: take iid, quantity or by_group.")
+        raise ValueError(f"{partition} spreads classes; a regression has none: use iid, quantity or by_group.")
 
 
 def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-# ---- tables and images, once it is known who trains on what
+# ---- tables and images, after the split
 def _preprocessing(
     arrays: Arrays,
     splits: tuple[Split, ...],
@@ -356,11 +357,13 @@ def _preprocessing(
     given: Preprocessing | Mapping[str, Any] | None,
 ) -> Preprocessing:
     if given is None:
-        told = {name: statistics(arrays.x[split.train], arrays.columns) for name, split in zip(names, splits)}
-        return fitted(arrays.columns, told, fit, reading=arrays.reading, classes=arrays.class_names, task=_task(arrays))
+        measured = {name: statistics(arrays.x[split.train], arrays.columns) for name, split in zip(names, splits)}
+        return fitted(
+            arrays.columns, measured, fit, reading=arrays.reading, classes=arrays.class_names, task=_task(arrays)
+        )
     made = given if isinstance(given, Preprocessing) else Preprocessing.from_json(given)
     table = made.recoded(arrays.x, arrays.columns)
-    for name, split in zip(names, splits):  # newcomers bring their own scales, where each client has its own
+    for name, split in zip(names, splits):  # if each client has its own scales, newcomers bring theirs
         made = made if name in made.scales else made.with_scales(name, table[split.train])
     return made
 

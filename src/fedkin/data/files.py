@@ -52,7 +52,7 @@ def unpack(archive: Path, folder: Path, members: list[str]) -> None:
     import zipfile
 
     broken = (KeyError, EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile)
-    with readable(archive, broken, "remove it, and it is downloaded again"):
+    with readable(archive, broken, "remove it to download it again"):
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as bundle:
                 for name in members:
@@ -63,7 +63,7 @@ def unpack(archive: Path, folder: Path, members: list[str]) -> None:
                 for name in members:
                     inner = tar.extractfile(name)
                     if inner is None:
-                        raise KeyError(f"{name} is no file")
+                        raise KeyError(f"{name} is not a file")
                     _write(inner, folder / name)
 
 
@@ -81,7 +81,7 @@ def _write(source: IO[bytes], path: Path) -> None:
 
 @contextmanager
 def readable(
-    path: Path, errors: tuple[type[Exception], ...], advice: str = "replace it by a complete one"
+    path: Path, errors: tuple[type[Exception], ...], advice: str = "replace it with a complete one"
 ) -> Iterator[None]:
     """Turn any of these errors in the block into one that names the broken file."""
     try:

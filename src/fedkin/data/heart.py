@@ -27,26 +27,26 @@ READING = Reading(label="disease", categorical=_CATEGORIES, missing=_NOT_MEASURE
 
 
 def at_hand(folder: str | Path | None = None) -> bool:
-    """Are the files there, so that nothing has to be downloaded?"""
+    """Are the files present, so that nothing has to be downloaded?"""
     return all((data_dir(folder) / "heart" / f"processed.{name}.data").exists() for name in _PATIENTS)
 
 
 def load(folder: str | Path | None = None) -> Arrays:
     """The official `processed.*.data` files. The label says whether there is any disease (`num` above 0)."""
-    place = data_dir(folder) / "heart"
+    root = data_dir(folder) / "heart"
     files = {name: f"processed.{name}.data" for name in _PATIENTS}
     if not at_hand(folder):
         # The publisher gives no checksum of the archive; its content is checked below.
-        fetch(place, {"heart.zip": (_ADDRESS, None)}, what="UCI Heart Disease")
-        unpack(place / "heart.zip", place, list(files.values()))
+        fetch(root, {"heart.zip": (_ADDRESS, None)}, what="UCI Heart Disease")
+        unpack(root / "heart.zip", root, list(files.values()))
     problems = Problems()
-    tables = [_table(place / files[name], count, problems) for name, count in _PATIENTS.items()]
-    problems.check(str(place))
+    tables = [_table(root / files[name], count, problems) for name, count in _PATIENTS.items()]
+    problems.check(str(root))
     disease = np.concatenate([np.array([float(cell) > 0 for cell in table.columns[_TARGET]]) for table in tables])
     tables = [Table(t.source, {n: t.columns[n] for n in _COLUMNS}, t.rows) for t in tables]
     columns = infer(tables, READING, problems)
     x = np.concatenate([codes(table, columns, READING, problems) for table in tables])
-    problems.check(str(place))
+    problems.check(str(root))
     return Arrays(
         x,
         disease.astype(np.int64),

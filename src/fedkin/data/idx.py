@@ -37,8 +37,8 @@ def mnist(folder: str | Path | None = None) -> Arrays:
 
 def fashion_mnist(folder: str | Path | None = None) -> Arrays:
     own = data_dir(folder) / "fashion-mnist"
-    place = DEBIAN_FASHION if not _found(own) and _found(DEBIAN_FASHION) else own
-    return _load(place, _FASHION, "Fashion-MNIST", mean=72.940, std=90.021)
+    folder = DEBIAN_FASHION if not _found(own) and _found(DEBIAN_FASHION) else own
+    return _load(folder, _FASHION, "Fashion-MNIST", mean=72.940, std=90.021)
 
 
 def _found(folder: Path) -> list[Path] | None:

@@ -1,4 +1,4 @@
-"""Arrays from an .npz file of the user's. Sizes are checked before anything is read, and nothing is unpickled."""
+"""Arrays from a user's .npz file. Sizes are checked before anything is read, and nothing is unpickled."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def from_arrays(
     ordered: bool = False,
     task: TaskKind = "classification",
 ) -> Arrays:
-    """Examples `x` [n, …], labels `y` [n], and to which client each example belongs (any values; None: spread them
+    """Examples `x` [n, …], labels `y` [n], and the client of each example (any values; None: spread them
     later).
 
     Images are given as the network takes them: [n, channels, height, width]. Whole numbers of 32 or 64 bits in two or
@@ -69,21 +69,21 @@ def from_folder(
     `.npz` with the arrays `x` and `label`.
 
     Columns are matched by name. `ignore` leaves columns out, `categorical` are columns of numbers that stand for
-    categories, `missing` are further cells that mean "not known" (empty, ?, NA and NaN always do). `decimal` says how
-    numbers are written where the files do not tell. `ordered`: the rows of each file are in time order.
+    categories, `missing` are additional cells that mean "not known" (empty, ?, NA and NaN always do). `decimal` says
+    how numbers are written if the files do not make it clear. `ordered`: the rows of each file are in time order.
     """
     reading = make_reading(label, ignore, categorical, missing, decimal)
-    place = Path(folder)
-    if not place.is_dir():
-        raise ValueError(f"There is no folder {place}.")
-    files = sorted(p for p in place.iterdir() if p.suffix.lower() in FILES and not p.name.startswith("."))
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f"There is no folder {root}.")
+    files = sorted(p for p in root.iterdir() if p.suffix.lower() in FILES and not p.name.startswith("."))
     if not files:
-        raise ValueError(f"{place} holds no {', no '.join(FILES)} file: one for each client is expected.")
+        raise ValueError(f"{root} holds no {', no '.join(FILES)} file: one for each client is expected.")
     if len({path.stem for path in files}) < len(files):
-        raise ValueError(f"{place} holds two files of the same name: one file for each client is expected.")
-    source = {"folder": str(place.absolute()), **_plain(reading), "ordered": ordered, "task": task}
+        raise ValueError(f"{root} holds two files of the same name: one file for each client is expected.")
+    source = {"folder": str(root.absolute()), **_plain(reading), "ordered": ordered, "task": task}
     names = [path.stem for path in files]
-    return _from_files(files, names, reading, task, ordered, str(place), source)
+    return _from_files(files, names, reading, task, ordered, str(root), source)
 
 
 def from_file(
@@ -99,19 +99,19 @@ def from_file(
     ordered: bool = False,
     task: TaskKind = "classification",
 ) -> Arrays:
-    """One client's file, as `from_folder` takes many; the client is called `name`, or as the file. With `client`, the
-    file holds the examples of several clients, and that column says whose each one is."""
-    place = Path(path)
-    if place.suffix.lower() not in FILES or not place.is_file():
-        raise ValueError(f"There is no .npz or .csv file {place} (.tsv and .parquet files are read too).")
+    """One client's file, in the formats of `from_folder`; the client is called `name`, or like the file. With `client`,
+    the file holds the examples of several clients, and that column names the client of each."""
+    file = Path(path)
+    if file.suffix.lower() not in FILES or not file.is_file():
+        raise ValueError(f"There is no .npz or .csv file {file} (.tsv and .parquet files are read too).")
     reading = make_reading(label, ignore, categorical, missing, decimal)
     if client is None:
-        return _from_files([place], [name or place.stem], reading, task, ordered, str(place), {}, alone=True)
+        return _from_files([file], [name or file.stem], reading, task, ordered, str(file), {}, alone=True)
     problems = Problems()
-    if place.suffix.lower() == ".npz":
-        raise ValueError(f"{place} has no columns: client='{client}' needs a {' or '.join(TABLE_FILES)} file.")
-    table = read_table(place, problems, required=[label, client], advice=_WHICH)
-    problems.check(str(place))
+    if file.suffix.lower() == ".npz":
+        raise ValueError(f"{file} has no columns: client='{client}' needs a {' or '.join(TABLE_FILES)} file.")
+    table = read_table(file, problems, required=[label, client], advice=_WHICH)
+    problems.check(str(file))
     assert table is not None
     return from_table(table, client, reading, task, ordered)
 
@@ -128,7 +128,7 @@ def from_frame(
     ordered: bool = False,
     task: TaskKind = "classification",
 ) -> Arrays:
-    """A pandas `DataFrame`; the column `client` says whose each example is. Options as in `from_folder`."""
+    """A pandas `DataFrame`; the column `client` names the client of each example. Options as in `from_folder`."""
     reading = make_reading(label, ignore, categorical, missing, decimal)
     return from_table(table_of_frame(frame), client, reading, task, ordered)
 
@@ -138,7 +138,7 @@ def _inputs(xs: NDArray[Any]) -> NDArray[Any]:
     if xs.ndim < 2 or 0 in xs.shape[1:]:
         raise ValueError(f"x must be [examples, features…]; it has shape {xs.shape}.")
     if xs.dtype.kind not in "buif":
-        raise ValueError(f"x must be numbers; it is {xs.dtype}. For columns with texts take from_frame or a .csv file.")
+        raise ValueError(f"x must be numbers; it is {xs.dtype}. For columns with text use from_frame or a .csv file.")
     if xs.dtype.kind in "ui" and xs.dtype.itemsize >= 4 and xs.ndim < 4:
         return xs.astype(np.int64)
     xs = xs.astype(np.float32)
@@ -163,10 +163,10 @@ def _targets(ys: NDArray[Any], task: TaskKind) -> Labels:
         return Labels(ys.astype(np.float32), 0)
     if ys.ndim != 1 or not (numbers or ys.dtype.kind in "UT"):
         raise ValueError(
-            f"y must be one class an example, a whole number or a text; it is {ys.dtype} of shape {ys.shape}."
+            f"y must be one class per example, a whole number or a text; it is {ys.dtype} of shape {ys.shape}."
         )
     if numbers and not (np.isfinite(ys) & (ys == np.floor(ys))).all():
-        raise ValueError("y must be one whole number an example, its class. For a regression say task='regression'.")
+        raise ValueError("y must be one whole number per example, its class. For a regression use task='regression'.")
     if numbers and (not len(ys) or ys.min() == 0):
         if ys.max(initial=0) >= MOST_CLASSES:
             raise ValueError(
@@ -224,8 +224,8 @@ def _from_npz(
 ) -> Arrays:
     shapes = {x.shape[1:]: path for path, (x, _) in reversed([(p, a) for p, a in arrays.items() if a is not None])}
     if len(shapes) > 1:
-        told = ", ".join(f"{path.name} {shape}" for shape, path in shapes.items())
-        problems.add(f"the examples have different shapes: {told}; make them alike")
+        found = ", ".join(f"{path.name} {shape}" for shape, path in shapes.items())
+        problems.add(f"the examples have different shapes: {found}; give all of them one shape")
     problems.check(whole)
     pairs = [pair for pair in arrays.values() if pair is not None]
     who = np.repeat(np.arange(len(pairs)), [len(y) for _, y in pairs])
@@ -252,7 +252,7 @@ def _as_table(
     x, y = pair
     if any(c.kind == "category" for c in columns) or x.ndim != 2 or x.shape[1] != len(columns):
         problems.add(
-            f"it lies beside tables of {len(columns)} columns, so it must hold as many features, all of them numbers; "
+            f"the other files are tables of {len(columns)} columns, so it must hold as many features, all numbers; "
             "make it a table too",
             source=path.name,
         )
@@ -275,7 +275,7 @@ def _plain(reading: Reading) -> dict[str, Any]:
 
 
 def from_table(table: Table, client: Any, reading: Reading, task: TaskKind, ordered: bool) -> Arrays:
-    """One table with the examples of all clients; the column `client` says whose each is."""
+    """One table with the examples of all clients; the column `client` names the client of each."""
     problems = Problems()
     for option, name in (("label", reading.label), ("client", client)):
         if name is not None and name not in (*table.columns, *table.unusable):

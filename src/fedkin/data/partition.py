@@ -46,7 +46,7 @@ def _check(labels: Ints, clients: int, each: int = 1) -> None:
         raise ValueError(f"clients={clients}: there must be at least one.")
     if len(labels) < clients * each:
         raise ValueError(
-            f"{len(labels)} examples cannot give {clients} clients at least {each} each: take at most "
+            f"{len(labels)} examples cannot give {clients} clients at least {each} each: use at most "
             f"{len(labels) // each} clients."
         )
 
@@ -91,7 +91,7 @@ class Pathological:
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         k, classes = self.classes_per_client, np.unique(labels)
         if not 1 <= k <= len(classes):
-            raise ValueError(f"classes_per_client={k}: the data has {len(classes)} classes; take 1 to {len(classes)}.")
+            raise ValueError(f"classes_per_client={k}: the data has {len(classes)} classes; use 1 to {len(classes)}.")
         _check(labels, clients, k)
         rng = _rng(seed, 3)
         held = np.zeros((clients, len(classes)), bool)
@@ -106,7 +106,7 @@ class Pathological:
             if len(indices) < len(holders):
                 least = int(np.unique(labels, return_counts=True)[1].min())
                 raise ValueError(
-                    f"Class {label} has {len(indices)} examples for the {len(holders)} clients that hold it: take "
+                    f"Class {label} has {len(indices)} examples for the {len(holders)} clients that hold it: use "
                     f"fewer clients (at most {least * len(classes) // k}) or fewer classes_per_client."
                 )
             for client, part in zip(holders.tolist(), _split(indices, max(1, len(holders)))):
@@ -120,7 +120,7 @@ class Dirichlet:
     summary: ClassVar[str] = "each class spread over clients by Dirichlet(alpha) shares; small alpha: very different"
     alpha: float = 0.5
     minimum: int = 10
-    """Least examples of a client; those with fewer get some of the largest clients."""
+    """Minimum number of examples per client; clients with fewer get some of those of the largest clients."""
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         if not 0 < self.alpha < np.inf:
@@ -172,7 +172,7 @@ class PrimarySecondary:
         if not (0 <= bounds[0] <= bounds[1] and 0 <= bounds[2] <= bounds[3] and bounds[1] + bounds[3] <= 1 + 1e-9):
             raise ValueError(
                 f"primary in [{bounds[0]}, {bounds[1]}] and secondary in [{bounds[2]}, {bounds[3]}]: bounds must be "
-                "ordered and the two upper ones must not add to more than 1."
+                "ordered, and the two upper bounds must not add up to more than 1."
             )
         _check(labels, clients, len(classes))
         rng = _rng(seed, 5)
@@ -191,7 +191,7 @@ class PrimarySecondary:
             counts = np.stack([_rounded(row * each) for row in share])
         if each < 1:
             raise ValueError(
-                f"{len(labels)} examples are too few for {clients} clients of equal size: take fewer clients."
+                f"{len(labels)} examples are too few for {clients} clients of equal size: use fewer clients."
             )
         hands: list[list[Ints]] = [[] for _ in range(clients)]
         for c, label in enumerate(classes):
@@ -244,7 +244,7 @@ class Topology:
         if int(labels.max()) + 1 < needed:
             raise ValueError(f"{self.nodes} nodes need labels 0..{needed - 1}; the data has 0..{int(labels.max())}.")
         if clients < self.nodes:
-            raise ValueError(f"{clients} clients cannot fill {self.nodes} nodes: take at least {self.nodes}.")
+            raise ValueError(f"{clients} clients cannot fill {self.nodes} nodes: use at least {self.nodes}.")
         rng = _rng(seed, 7)
         groups = np.arange(clients, dtype=np.int64) % self.nodes
         hands: list[list[Ints]] = [[] for _ in range(clients)]
@@ -255,7 +255,7 @@ class Topology:
                 most = self.nodes * min((labels == c).sum() // sum(c in s for s in sets) for c in range(needed))
                 raise ValueError(
                     f"Label {label} has {len(indices)} examples for {len(holders)} clients: "
-                    + (f"take at most {most} clients." if most else "take another partition.")
+                    + (f"use at most {most} clients." if most else "use another partition.")
                 )
             for client, part in zip(holders, _split(indices, len(holders))):
                 hands[client].append(part)
@@ -271,13 +271,13 @@ class ByGroup:
         if group is None:
             raise ValueError(
                 "by_group needs data with natural groups: har, heart, synthetic, or your own with client=… "
-                "For this data take iid, dirichlet, pathological or another partition."
+                "For this data use iid, dirichlet, pathological or another partition."
             )
         found = np.unique(group)
         if clients < len(found) or clients % len(found):
             raise ValueError(
-                f"The data has {len(found)} groups; {clients} clients cannot share them evenly: take "
-                f"clients={len(found)}, or a multiple of it (each group is then cut in parts)."
+                f"The data has {len(found)} groups; {clients} clients cannot share them evenly: use "
+                f"clients={len(found)}, or a multiple of it (each group is then cut into parts)."
             )
         parts = clients // len(found)
         indices: list[Ints] = []
@@ -285,11 +285,11 @@ class ByGroup:
             own = np.flatnonzero(group == value).astype(np.int64)
             if len(own) < parts:
                 raise ValueError(
-                    f"Group {value} has {len(own)} examples for {parts} clients: take clients={len(found)}."
+                    f"Group {value} has {len(own)} examples for {parts} clients: use clients={len(found)}."
                 )
             indices += _split(own, parts)  # in order: examples of a group may be ordered in time
         groups = np.repeat(np.arange(len(found), dtype=np.int64), parts)
-        # With one client a group there are no hidden groups to find.
+        # With one client per group there are no hidden groups to find.
         return Partition(tuple(indices), groups=groups if parts > 1 else None)
 
 
@@ -320,7 +320,7 @@ class FeatureShift:
     alpha: float = 0.5
     """For labels=dirichlet: small values make the clients' labels very different."""
     strength: float = 1.0
-    """Factor on all changes; 0 changes nothing."""
+    """Multiplies all changes; 0 changes nothing."""
 
     def __call__(self, labels: Ints, clients: int, seed: int, group: Ints | None = None) -> Partition:
         if not 0 <= self.strength < np.inf:

@@ -25,10 +25,10 @@ ALL = ""  # key of the scales that all clients share
 
 
 class ColumnStatistics(NamedTuple):
-    """What a site tells the others about one column of its training examples."""
+    """Statistics of one column of a site's training examples: what a site shares with the others."""
 
     known: int
-    """Examples in which the cell is there."""
+    """Number of examples in which the cell is not missing."""
     missing: int
     mean: float = 0.0
     variance: float = 0.0
@@ -40,12 +40,12 @@ def statistics(table: Floats, columns: Sequence[Column]) -> tuple[ColumnStatisti
     out = []
     for column, cells in zip(columns, table.T):
         there = cells[~np.isnan(cells)]
-        told = ColumnStatistics(len(there), len(cells) - len(there))
+        found = ColumnStatistics(len(there), len(cells) - len(there))
         if column.kind == "category":
-            told = told._replace(levels=tuple(column.levels[int(i)] for i in np.unique(there)))
+            found = found._replace(levels=tuple(column.levels[int(i)] for i in np.unique(there)))
         elif len(there):
-            told = told._replace(mean=float(there.mean()), variance=float(there.var()))
-        out.append(told)
+            found = found._replace(mean=float(there.mean()), variance=float(there.var()))
+        out.append(found)
     return tuple(out)
 
 
@@ -66,7 +66,7 @@ class Preprocessing:
     indicators: tuple[bool, ...]
     """Which columns have a feature that says whether the cell is missing."""
     scales: Mapping[str, tuple[Scale, ...]]
-    """Of each column, by client; under "" those that all clients share."""
+    """Scale of each column, by client; under "" those that all clients share."""
     classes: tuple[str, ...] = ()
     """What the classes are called in the data; empty in a regression."""
     task: TaskKind = "classification"
@@ -88,8 +88,8 @@ class Preprocessing:
     def transform(self, table: Table | str | Path | Any, client: str | None = None) -> NDArray[np.float32]:
         """Features [examples, features] of a table: a `Table`, a file, or a pandas frame.
 
-        Columns are found by name, in any order. A level that no training example has is treated as missing. Where every
-        client has scales of its own (`fit` is "each"), `client` says whose.
+        Columns are found by name, in any order. A level that no training example has is treated as missing. If every
+        client has its own scales (`fit` is "each"), `client` says whose to use.
         """
         return self.features(self.encode(table), client)
 
@@ -125,7 +125,7 @@ class Preprocessing:
         return made.y
 
     def recoded(self, table: Floats, columns: Sequence[Column]) -> Floats:
-        """A table that was encoded with other levels, or with more of them, in these columns' codes."""
+        """Convert a table that was encoded with other or additional levels to the codes of these columns."""
         out = np.full((len(table), len(self.columns)), np.nan)
         where = {column.name: k for k, column in enumerate(columns)}
         for k, column in enumerate(self.columns):
@@ -158,13 +158,13 @@ class Preprocessing:
         if client is None or client not in self.scales:
             known = ", ".join(self.scales)
             raise ValueError(
-                f"Each client has scales of its own here: say whose (client=…, one of {known}), or add a newcomer's "
+                f"Each client has its own scales here: say whose (client=…, one of {known}), or add a newcomer's "
                 "with with_client(name, table)."
             )
         return self.scales[client]
 
     def with_client(self, name: str, table: Table | str | Path | Any) -> Preprocessing:
-        """A copy that knows a newcomer: its number columns are standardized by its own examples. Nothing changes where
+        """A copy that knows a newcomer: its number columns are standardized by its own examples. Nothing changes if
         all clients share their scales."""
         return self.with_scales(name, self.encode(table))
 
@@ -205,10 +205,10 @@ class Preprocessing:
         )
 
 
-def scales(told: Sequence[ColumnStatistics], columns: Sequence[Column]) -> tuple[Scale, ...]:
+def scales(measured: Sequence[ColumnStatistics], columns: Sequence[Column]) -> tuple[Scale, ...]:
     """A column without a value becomes 0 everywhere; one that never changes is only centered."""
     out: list[Scale] = []
-    for column, s in zip(columns, told):
+    for column, s in zip(columns, measured):
         if column.kind == "category" or not s.known:
             out.append((0.0, 0.0))
             continue
@@ -221,27 +221,27 @@ def scales(told: Sequence[ColumnStatistics], columns: Sequence[Column]) -> tuple
 
 def fitted(
     columns: Sequence[Column],
-    told: Mapping[str, Sequence[ColumnStatistics]],
+    by_client: Mapping[str, Sequence[ColumnStatistics]],
     how: Fit,
     *,
     reading: Reading,
     classes: Sequence[str] = (),
     task: TaskKind = "classification",
 ) -> Preprocessing:
-    """Preprocessing from every client's statistics. Both ways, all clients have the same features; with "each" a
+    """Preprocessing from every client's statistics. Either way, all clients have the same features; with "each" a
     client's numbers are scaled by its own mean and variance, with "sites" by those of all sites together."""
     if how not in ("each", "sites"):
         raise ValueError(
             f"fit='{how}' must be 'each' (a site scales by its own statistics) or 'sites' (by pooled ones)."
         )
-    whole = [pooled(parts) for parts in zip(*told.values())]
+    whole = [pooled(parts) for parts in zip(*by_client.values())]
     problems = Problems()
     for column, s in zip(columns, whole):
         if not s.known:
             problems.add(f"column '{column.name}' is missing in every training example; ignore it")
     problems.check("This data")
     kept = tuple(replace(c, levels=s.levels) for c, s in zip(columns, whole))
-    own = {client: scales(parts, kept) for client, parts in told.items()}
+    own = {client: scales(parts, kept) for client, parts in by_client.items()}
     return Preprocessing(
         reading,
         kept,
@@ -252,10 +252,10 @@ def fitted(
     )
 
 
-# ---- sites that are apart
+# ---- separate sites
 def shared(
     columns: Sequence[Column],
-    told: Sequence[ColumnStatistics],
+    measured: Sequence[ColumnStatistics],
     how: Fit,
     *,
     classes: Sequence[str] = (),
@@ -264,7 +264,7 @@ def shared(
     """A site's statistics as plain data to send. With "each" they say of a number column only whether it has cells and
     whether some are missing."""
     out = []
-    for column, s in zip(columns, told):
+    for column, s in zip(columns, measured):
         entry: dict[str, Any] = {"name": column.name, "kind": column.kind, "levels": list(s.levels)}
         if how == "sites":
             entry |= {"known": s.known, "missing": s.missing, "mean": s.mean, "variance": s.variance}
@@ -274,24 +274,24 @@ def shared(
     return {"columns": out, "classes": list(classes), "task": task}
 
 
-def agreed(told: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Reading) -> Preprocessing:
+def agreed(by_site: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Reading) -> Preprocessing:
     """The preprocessing of all sites from what each has `shared`. With "each" it has no scales: every site adds its own
     when it applies it."""
     problems = Problems()
-    first = next(iter(told.values()))
+    first = next(iter(by_site.values()))
     names = [entry["name"] for entry in first["columns"]]
     kinds: dict[str, str] = {}
-    for site, own in told.items():
+    for site, own in by_site.items():
         entries = {entry["name"]: entry for entry in own["columns"]}
         for name in sorted(set(names) ^ set(entries)):
-            lacking = site if name in names else next(iter(told))
+            lacking = site if name in names else next(iter(by_site))
             problems.add(f"it lacks the column '{name}' of other sites", source=lacking)
         for name, entry in entries.items():
             if entry["known"] and kinds.setdefault(name, entry["kind"]) != entry["kind"]:
                 problems.add("it is numbers at one site and texts at another", source=site, column=name)
         if own["task"] != first["task"]:
             problems.add(f"its task is {own['task']}, that of others {first['task']}", source=site)
-    classes = _all_classes([tuple(own["classes"]) for own in told.values()], problems)
+    classes = _all_classes([tuple(own["classes"]) for own in by_site.values()], problems)
     problems.check("The sites' data")
     columns = [Column(name, "category" if kinds.get(name) == "category" else "number") for name in names]
     statistics = {
@@ -299,7 +299,7 @@ def agreed(told: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Reading)
             ColumnStatistics(e["known"], e["missing"], e.get("mean", 0.0), e.get("variance", 0.0), tuple(e["levels"]))
             for e in sorted(own["columns"], key=lambda e: names.index(e["name"]))
         ]
-        for site, own in told.items()
+        for site, own in by_site.items()
     }
     made = fitted(columns, statistics, how, reading=reading, classes=classes, task=first["task"])
     return made if how == "sites" else replace(made, scales={})
@@ -311,5 +311,5 @@ def _all_classes(parts: Sequence[tuple[str, ...]], problems: Problems) -> tuple[
     if all(numbered):
         return max(parts, key=len)
     if any(numbered):
-        problems.add("the labels are numbers at some sites and texts at others; write them alike")
+        problems.add("the labels are numbers at some sites and texts at others; use one form everywhere")
     return tuple(sorted({name for own in parts for name in own}, key=level_order))

@@ -14,13 +14,13 @@ class Shift(NamedTuple):
     """One client's camera. Offsets and noise are in units of the data's standard deviation, blur is in pixels."""
 
     gain: tuple[float, ...]
-    """Factor on each color; a gray image has the first one alone."""
+    """Multiplies each color channel; a gray image uses the first."""
     offset: tuple[float, ...]
     contrast: float
     blur: float
     noise: float
     seed: tuple[int, ...]
-    """Of the noise."""
+    """Seed of the noise."""
 
 
 def draw(seed: int, client: int, strength: float) -> Shift:

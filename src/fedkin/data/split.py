@@ -46,7 +46,7 @@ def splits(
             indices = _thinned(indices, strata, samples_per_client, rng, ordered=arrays.ordered)
         if len(indices) < 2:
             raise ValueError(
-                f"Client {client} has {len(indices)} examples; it needs one to learn from and one to test on: take "
+                f"Client {client} has {len(indices)} examples; it needs one to learn from and one to test on: use "
                 "fewer clients, or leave its examples out."
             )
         out.append(_split(indices, strata, test, validation, rng, ordered=arrays.ordered))

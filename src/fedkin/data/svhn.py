@@ -19,13 +19,13 @@ _FILES = {
 def load(folder: str | Path | None = None) -> Arrays:
     from scipy.io import loadmat
 
-    place = data_dir(folder) / "svhn"
-    fetch(place, _FILES, what="SVHN")
+    root = data_dir(folder) / "svhn"
+    fetch(root, _FILES, what="SVHN")
     images, labels = [], []
     for name in _FILES:
         # scipy raises all kinds of errors for a broken file
-        with readable(place / name, (Exception,)):
-            content = loadmat(place / name, variable_names=["X", "y"])
+        with readable(root / name, (Exception,)):
+            content = loadmat(root / name, variable_names=["X", "y"])
             images.append(content["X"].transpose(3, 0, 1, 2))
             labels.append(content["y"].ravel().astype(np.int64) % 10)  # SVHN writes the digit 0 as class 10
     return Arrays(

@@ -20,12 +20,12 @@ def load(
     shared: float = 0.3,
     seed: int = 0,
 ) -> Arrays:
-    """`shared` is the part of a class's mean that all groups have in common: 1 makes all groups the same."""
+    """`shared` is the fraction of a class's mean that all groups have in common: 1 makes all groups the same."""
     if min(groups, features, classes) < 1:
         raise ValueError(f"groups={groups}, features={features} and classes={classes} must each be at least 1.")
     if samples < groups * classes:
         raise ValueError(
-            f"samples={samples} are too few for one of each of {classes} classes in each of {groups} groups: take at "
+            f"samples={samples} are too few for one of each of {classes} classes in each of {groups} groups: use at "
             f"least {groups * classes}."
         )
     if not 0 <= shared <= 1:

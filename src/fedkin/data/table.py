@@ -29,7 +29,7 @@ SHOWN = 5  # row numbers listed for one problem
 
 
 class DataError(ValueError):
-    """Data that cannot be used as it is. The message holds no cell of it."""
+    """Data that cannot be used as it is. The message contains no cell of it."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Table:
     unusable: tuple[str, ...] = ()
     """Columns that hold neither numbers nor texts, such as dates or lists."""
     cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What was read from the cells."""
+    """Cache of the parsed columns."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -76,10 +76,10 @@ class Table:
 def read_table(
     path: Path, problems: Problems, *, required: Sequence[str] = (), names: Sequence[str] = (), advice: str = ""
 ) -> Table | None:
-    """The table of a file, or None where it cannot be read: `problems` then says why.
+    """Read the table of a file. Return None if it cannot be read; `problems` then says why.
 
     `names` are the columns of a file that has no header. `required` are columns that a header must have; `advice` says
-    what to do where one is not there.
+    what to do if one is missing.
     """
     if path.suffix == ".parquet":
         return _parquet(path, problems, required, advice)
@@ -146,7 +146,7 @@ def from_columns(given: dict[str, Sequence[Any]], source: str) -> Table:
 
 
 def _texts(values: Iterable[Any]) -> list[str] | None:
-    """Values as texts, or None where they are more than single texts and numbers."""
+    """Values as texts, or None if they are not single texts and numbers."""
     out = []
     for value in values:
         if isinstance(value, str):
@@ -237,7 +237,7 @@ def _is_header(
     source: str,
     problems: Problems,
 ) -> bool:
-    """Is this first row a header? Where it is an example instead, its cells must not be shown as names."""
+    """Is the first row a header? If it is an example, its cells must not be shown as names."""
     digits = [name for name in names if name not in required]
     numbered = any(digits == [str(i + start) for i in range(len(digits))] for start in (0, 1))
     odd = [k + 1 for k, name in enumerate(names) if name not in required and not numbered and _is_cell(name)]
@@ -262,7 +262,7 @@ def _is_cell(name: str) -> bool:
 
 
 def _without(name: str, names: Sequence[str], advice: str) -> str:
-    """No list of the names found: without a header they would be somebody's data."""
+    """Say that a column is missing. The names found are not listed: without a header they would be a person's data."""
     alike = [n for n in names if n.casefold() == name.casefold()]
     hint = f"; there is '{alike[0]}'" if alike else ""
     return f"none of its {len(names)} columns is called '{name}'{hint}{advice}"
@@ -288,7 +288,7 @@ def is_number(cell: str, decimal: str | None = None) -> bool:
 
 
 def to_number(cell: str, decimal: str) -> float:
-    """The number in a cell, NaN where there is none. Infinity counts as none."""
+    """The number in a cell, NaN if there is none. Infinity counts as none."""
     cell = cell.replace("−", "-")
     if not _FORMATS[decimal].fullmatch(cell):
         return np.nan
@@ -312,8 +312,8 @@ def plain_numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
 
 
 def decimal_evidence(cells: Sequence[str]) -> set[str]:
-    """What a column tells of how a file writes numbers: 1.5 and 1,234.5 have a decimal point, 1,5 and 1.234,5 a decimal
-    comma; 1,234 is "unclear". A column of texts tells nothing."""
+    """How a column shows that a file writes numbers: 1.5 and 1,234.5 have a decimal point, 1,5 and 1.234,5 a decimal
+    comma; 1,234 is "unclear". A column of texts shows nothing."""
     distinct = {cell for cell in set(cells) if cell.casefold() not in MISSING}
     found = set()
     for cell in distinct:

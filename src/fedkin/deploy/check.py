@@ -7,12 +7,12 @@ import stat
 import tomllib
 from pathlib import Path
 
-from fedkin.deploy.codec import decode_card, encode_card
+from fedkin.deploy.codec import decode_info, encode_info
 from fedkin.deploy.site import SiteConfig, introduce
 
 
 def check(path: Path) -> list[str]:
-    """Lines that say what this site would tell the server. Raise with what is wrong with the site."""
+    """Describe what this site would send to the server. Raise if something is wrong with the site."""
     if not path.is_file():
         raise ValueError(f"There is no file {path}: give the site's own file, such as sites/north.toml.")
     try:
@@ -21,14 +21,14 @@ def check(path: Path) -> list[str]:
         raise ValueError(f"{path} is not TOML: {error}.") from None
     config = SiteConfig.read(given)
     notes = _state(Path(config.state))
-    info = decode_card(encode_card(introduce(config)))  # the server's own checks
+    info = decode_info(encode_info(introduce(config)))  # the server's own checks
     limits = [
         f"{name} {value}"
         for name in ("functions", "max_requests", "max_rounds", "max_bytes", "allow", "privacy")
         if (value := getattr(config, name))
     ]
     return [
-        f"{config.name} is ready. This is all that the server is told before the first round:",
+        f"{config.name} is ready. This is all that the server learns before the first round:",
         f"  training, validation and test examples: {info.train}, {info.validation}, {info.test}",
         f"  shape of an example: {info.shape}; classes: {info.classes}",
         f"  digest of the columns and classes: {info.columns or 'none'} (it must be the same at all sites)",
@@ -38,10 +38,10 @@ def check(path: Path) -> list[str]:
 
 
 def _state(folder: Path) -> list[str]:
-    """Can private states be written, and can others read them? Nothing is written to find out."""
+    """Check that private states can be written, and warn if others can read them. Nothing is written."""
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"state='{folder}' cannot be written: give permission on {there}, or name another folder.")
+        raise ValueError(f"state='{folder}' is not writable: change the permissions of {there}, or choose another.")
     if there == folder and stat.S_IMODE(folder.stat().st_mode) & 0o077:
-        return [f"Others on this machine can look into {folder}: chmod 700 {folder}"]
+        return [f"Other users of this machine can read {folder}: chmod 700 {folder}"]
     return []

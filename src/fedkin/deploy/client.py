@@ -19,20 +19,20 @@ def hello(message: Message, context: Context) -> Message:
         info = introduce(SiteConfig.read(context.node_config), agreed)
     except Exception as error:
         info = unable(str(context.node_config.get("name", "")), error)
-    return Message(codec.encode_card(info), reply_to=message)
+    return Message(codec.encode_info(info), reply_to=message)
 
 
 @app.query("statistics")
 def statistics(message: Message, context: Context) -> Message:
-    """For a preprocessing of all sites: what this one's file allows to be told of its table."""
+    """Statistics of this site's table, as far as its own file allows sharing them."""
     from fedkin.deploy import site
 
     config = site.SiteConfig.read(context.node_config)
     try:
-        told = codec.encode_text(site.statistics(config, codec.decode_text(message.content)))
+        content = codec.encode_text(site.statistics(config, codec.decode_text(message.content)))
     except Exception as error:
-        told = codec.encode_card(site.unable(config.name, error))
-    return Message(told, reply_to=message)
+        content = codec.encode_info(site.unable(config.name, error))
+    return Message(content, reply_to=message)
 
 
 @app.train()

@@ -24,7 +24,7 @@ DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 }
 SCORED = ("personal", "validation", "received")
-# What may come from the other side. No honest site is near these; a run's own limits are lower (`run.max_examples`).
+# Limits of what the other side may send. No honest site comes near them; a run's own are lower (`run.max_examples`).
 MOST_EXAMPLES = 10**9
 MOST_CLASSES = 10**4
 MOST_NUMBERS = 10**8  # in one example
@@ -33,13 +33,13 @@ MOST_SECONDS = 1e8
 MOST_ROUNDS = 10**7
 MOST_TEXT = 2000  # characters of an error or of notes
 LARGEST_SCORE = 1e30
-DESCRIBED = re.compile(r"model_[a-z][a-z0-9_]{0,39}")  # what a method says of a personal model (`describe_personal`)
+DESCRIBED = re.compile(r"model_[a-z][a-z0-9_]{0,39}")  # what a method reports on a personal model (`describe_personal`)
 MOST_DESCRIBED = 20
 MOST_STATISTICS = 10**6  # characters
 
 
 class Malformed(ValueError):
-    """A message that is not what it should be."""
+    """A message that is not valid."""
 
 
 class Request(NamedTuple):
@@ -49,15 +49,15 @@ class Request(NamedTuple):
     client: str
     """The client's own name."""
     number: int
-    """What the server calls it: seeds are made of it."""
+    """The server's number for this client: seeds are made from it."""
     round: int
     function: str
-    """A client function of the method; "" where the client is only measured."""
+    """A client function of the method; "" if the client is only evaluated."""
     state: str
     """Name of the private state to start from; "" before there is any."""
     new_state: str
     keep: str
-    """Names of all states that may still be asked for, with blanks between."""
+    """Names of all states that may still be needed, separated by spaces."""
     measure: bool
     models: bool
     """Keep the personal model on the site's disk."""
@@ -65,11 +65,11 @@ class Request(NamedTuple):
     data: str
     """The built-in data set that all sites use, or "own"."""
     preprocessing: str = ""
-    """What the sites agreed on, as JSON; "" where each prepares its table by itself."""
+    """The preprocessing that the sites agreed on, as JSON; "" if each prepares its table by itself."""
 
 
 class Text(NamedTuple):
-    """A text that goes between server and site: statistics of a table, or the preprocessing made of them."""
+    """A text that goes between server and site: statistics of a table, or the preprocessing made from them."""
 
     text: str = ""
 
@@ -84,19 +84,19 @@ class Answer(NamedTuple):
     notes: str
     """One on each line."""
     released: int = 0
-    """How often this looked at the site's data through noise (`--privacy`)."""
+    """Number of noisy releases of the site's data (`--privacy`)."""
     one_class: bool = False
     """Does the personal model predict the same class for every test example?"""
 
 
 class SiteInfo(NamedTuple):
-    """What a site says of itself: how much data it has, never which."""
+    """What a site says about itself: how much data it has, never the data."""
 
     client: str
     data: str
     shape: str
     columns: str
-    """Digest of the columns' names, "" where they have none: in another order they would be another thing."""
+    """Digest of the columns' names in order; "" if they have none."""
     classes: int
     train: int
     validation: int
@@ -166,7 +166,7 @@ def _read(kind: Any, record: RecordDict) -> Any:
     fields = dict(found)
     if fields.pop("version", None) != VERSION:
         raise Malformed(
-            f"The other side speaks another version of the protocol than {VERSION}: install the same fedkin."
+            f"The other side uses a different version of the protocol than {VERSION}: install the same fedkin."
         )
     expected = get_type_hints(kind)
     if fields.keys() != expected.keys():
@@ -179,7 +179,7 @@ def _read(kind: Any, record: RecordDict) -> Any:
 
 # ---- the four messages
 def encode_request(request: Request, message: Message) -> RecordDict:
-    """`message` is this client's own row."""
+    """`message` is this client's own part."""
     own = cast(tuple[Tensor, ...], message.own)
     return RecordDict({"fields": _fields(request), "arrays": _arrays({"shared": message.shared, "own": own})})
 
@@ -217,14 +217,14 @@ def decode_answer(record: RecordDict, task: Task | None = None) -> tuple[Answer,
     for name, value in marks.items():
         if name not in ranges or type(value) is not float:
             raise Malformed(f"The reply has the score {name}; known are numbers named {', '.join(ranges)}.")
-        if isfinite(value):  # else it is not defined here, as the AUC of one class
+        if isfinite(value):  # else it is not defined here, like the AUC of one class
             _within(f"score {name}", value, *ranges[name])
             scores[name] = value
     return answer, body, scores
 
 
 def _score_ranges(task: Task) -> dict[str, tuple[float, float]]:
-    """The scores that a site may send, and within which range: fractions are fractions."""
+    """The scores that a site may send, with their ranges."""
     out = {}
     for kind in SCORED:
         for metric in (*task.metrics, "loss"):
@@ -250,11 +250,11 @@ def decode_text(record: RecordDict) -> str:
 
 
 def decode_statistics(record: RecordDict) -> dict[str, Any]:
-    """What a site told of its table for the preprocessing of all: names, levels, counts, means and variances."""
+    """Statistics of a site's table: names, levels, counts, means and variances of its columns."""
     try:
-        told = json.loads(decode_text(record))
-        columns, classes = told["columns"], told["classes"]
-        sound = set(told) == {"columns", "classes", "task"} and told["task"] == "classification"
+        found = json.loads(decode_text(record))
+        columns, classes = found["columns"], found["classes"]
+        sound = set(found) == {"columns", "classes", "task"} and found["task"] == "classification"
         sound = sound and all(isinstance(name, str) for name in classes) and len(classes) <= MOST_CLASSES
         sound = sound and 0 < len(columns) <= MOST_NUMBERS and len({c["name"] for c in columns}) == len(columns)
         for column in columns:
@@ -268,14 +268,14 @@ def decode_statistics(record: RecordDict) -> dict[str, Any]:
         sound = False
     if not sound:
         raise Malformed("its statistics are not names, levels, counts, finite means and variances of columns.")
-    return dict(told)
+    return dict(found)
 
 
-def encode_card(info: SiteInfo) -> RecordDict:
+def encode_info(info: SiteInfo) -> RecordDict:
     return RecordDict({"fields": _fields(info)})
 
 
-def decode_card(record: RecordDict) -> SiteInfo:
+def decode_info(record: RecordDict) -> SiteInfo:
     info: SiteInfo = _read(SiteInfo, record)
     _within("length of its texts", max(len(text) for text in info if isinstance(text, str)), 0, MOST_TEXT)
     if info.error:
@@ -286,20 +286,20 @@ def decode_card(record: RecordDict) -> SiteInfo:
     _within("classes", info.classes, 1, MOST_CLASSES)
     sizes = info.shape.split()
     if not sizes or not all(size.isdecimal() and len(size) < 10 for size in sizes):
-        raise Malformed("shape must be whole numbers with blanks between.")
+        raise Malformed("shape must be whole numbers separated by spaces.")
     _within("size of an example", prod(map(int, sizes)), 1, MOST_NUMBERS)
     return info
 
 
 def claimed_name(record: RecordDict) -> str:
-    """The name in a card that is otherwise malformed; empty if there is none."""
+    """The name in a `SiteInfo` that is otherwise malformed; empty if there is none."""
     found = record.get("fields")
     name = found.get("client") if isinstance(found, ConfigRecord) else None
     return name if isinstance(name, str) else ""
 
 
 def refusal(record: RecordDict) -> str:
-    """Why a site refused, if this is such an answer."""
+    """Why a site refused; empty if this is not a refusal."""
     found = record.get("fields")
     why = found.get("error") if isinstance(found, ConfigRecord) else None
     return why[:MOST_TEXT] if isinstance(why, str) else ""

@@ -1,4 +1,4 @@
-"""Which node speaks for which client now. A client is its own name: it may come back as another node."""
+"""Maps clients to their current Flower nodes. A client is known by its name: it may come back as another node."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedkin.deploy.codec import MOST_CLASSES, MOST_EXAMPLES, Malformed, SiteInfo, claimed_name, decode_card, encode_text
+from fedkin.deploy.codec import MOST_CLASSES, MOST_EXAMPLES, Malformed, SiteInfo, claimed_name, decode_info, encode_text
 
 T = TypeVar("T")
-LOOK_EVERY = 1.0  # seconds between two looks at who is there
+LOOK_EVERY = 1.0  # seconds between two checks of who is connected
 ASK_AGAIN = 10.0  # seconds before a node that did not introduce itself is asked again
 
 
 class Node(NamedTuple):
     id: int
     started: str
-    """When it was last activated: a supernode that was restarted has lost what it was at."""
+    """When it was last activated: a supernode that was restarted has lost its task."""
     key: bytes
 
 
@@ -30,15 +30,15 @@ class NodeDirectory:
         grid: Grid,
         names: Sequence[str],
         *,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         bind_keys: bool = False,
         keys: Mapping[str, bytes] | None = None,
         max_examples: int = MOST_EXAMPLES,
         max_classes: int = MOST_CLASSES,
     ) -> None:
-        """`bind_keys`: a name belongs to the key it first came with; `keys` are those of before. Sites that claim more
-        training examples or classes than allowed are refused: their weight would be that of all others together."""
-        self._grid, self._names, self._bind, self._notify = grid, set(names), bind_keys, tell
+        """`bind_keys`: a name belongs to the key it first came with; `keys` are those known before. Sites that claim
+        more training examples or classes than allowed are refused: they would outweigh all others."""
+        self._grid, self._names, self._bind, self._notify = grid, set(names), bind_keys, notify
         self._max_examples, self._max_classes = max_examples, max_classes
         self.refused: dict[str, str] = {}
         """Clients of the run that cannot take part, and why."""
@@ -48,16 +48,16 @@ class NodeDirectory:
         self.keys: dict[str, bytes] = dict(keys or {})
         self._asked: dict[str, Node] = {}
         self._met: dict[Node, float] = {}
-        """Nodes that were asked who they are, and when they may be asked again; one that was restarted is a new one."""
+        """Nodes that were asked for their names, and when they may be asked again; a restarted node counts as new."""
         self._looked = 0.0
         self._preprocessing = ""
 
     def node(self, name: str) -> Node | None:
-        """The node that speaks for a client, if it is there."""
+        """The node of a client, if it is connected."""
         return self._nodes.get(self._speaks.get(name, 0))
 
     def look(self) -> float:
-        """See who is there, ask newcomers for their names; returns for how long the superlink did not answer."""
+        """Check who is connected and ask new nodes for their names. Return how long the superlink did not answer."""
         if time.monotonic() - self._looked < LOOK_EVERY:
             return 0.0
         begin = time.monotonic()
@@ -78,13 +78,13 @@ class NodeDirectory:
         return self._looked - begin
 
     def introduce_again(self, preprocessing: str) -> None:
-        """Ask everybody again who they are, with a preprocessing that decides what their examples look like."""
+        """Ask all clients to introduce themselves again, with the preprocessing that determines their features."""
         self._preprocessing = preprocessing
         for table in (self.infos, self._speaks, self._met, self._asked):
             table.clear()
 
     def ask(self, kind: str, content: RecordDict, seconds: float) -> dict[str, RecordDict]:
-        """What each client answers to a question. Those that do not answer in time are missing."""
+        """Ask every client a question. Clients that do not answer in time are missing from the result."""
         there = {name: node for name in sorted(self._names) if (node := self.node(name)) is not None}
         letters = [Message(content, dst_node_id=node.id, message_type=f"query.{kind}") for node in there.values()]
         open_ = {sent: name for name, sent in zip(there, push(self._grid, letters)) if sent}
@@ -108,12 +108,12 @@ class NodeDirectory:
         node, key = newcomer.id, newcomer.key
         if reply.has_error():
             self._met[newcomer] = time.monotonic() + ASK_AGAIN
-            self._notify(f"node {node} did not say who it is: {reason(reply)}")
+            self._notify(f"node {node} did not introduce itself: {reason(reply)}")
             return
         try:
-            info = decode_card(reply.content)
+            info = decode_info(reply.content)
         except Malformed as error:
-            self._notify(f"node {node} is not let in: {error}")
+            self._notify(f"node {node} is refused: {error}")
             if (name := claimed_name(reply.content)) in self._names:
                 self._refuse(name, key, str(error))
             return
@@ -122,13 +122,13 @@ class NodeDirectory:
             if info.client in self._names:
                 self._refuse(info.client, key, why)
         elif info.client not in self._names:
-            self._notify(f"node {node} is not let in: '{info.client}' is none of {', '.join(sorted(self._names))}")
+            self._notify(f"node {node} is refused: '{info.client}' is not one of {', '.join(sorted(self._names))}")
         elif self._bind and self.keys.setdefault(info.client, key) != key:
-            self._notify(f"node {node} is not let in: it calls itself '{info.client}', but has another key")
+            self._notify(f"node {node} is refused: it calls itself '{info.client}', but has another key")
         elif info.client in self.infos and self.infos[info.client].shape != info.shape:
-            self._notify(f"node {node} is not let in: '{info.client}' has rows of another shape than before")
+            self._notify(f"node {node} is refused: '{info.client}' has examples of another shape than before")
         else:
-            self._notify(f"{info.client} is there, as node {node}, with {info.train} training rows")
+            self._notify(f"{info.client} is connected as node {node}, with {info.train} training examples")
             self.refused.pop(info.client, None)
             self.infos[info.client] = info
             self._speaks[info.client] = node
@@ -146,7 +146,7 @@ class NodeDirectory:
         return ""
 
     def gather(self, seconds: float) -> list[str]:
-        """Wait until all are there, or one of them says that it cannot take part; returns those that are not."""
+        """Wait until all are connected, or one of them cannot take part. Return the names that are missing."""
         end = time.monotonic() + seconds
         while self.absent() and not self.refused and time.monotonic() < end:
             self.look()
@@ -156,7 +156,7 @@ class NodeDirectory:
 
 # ---- the grid, with its failures as values
 def call(ask: Callable[[], T]) -> T | None:
-    """What the superlink answers; None if it does not. Flower itself has tried again for a while by then."""
+    """The superlink's answer; None if there is none. By then Flower itself has retried for a while."""
     try:
         return ask()
     except httpx.TransportError:

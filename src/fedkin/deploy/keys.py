@@ -31,11 +31,11 @@ def keys(given: Keys) -> None:
     names = sorted(path.stem for path in (given.folder / "sites").glob("*.toml"))
     if not names:
         raise ValueError(f"{given.folder / 'sites'} has no NAME.toml: run `fedkin deploy init {given.folder}` first.")
-    place, private = given.folder / "keys", private_folder(given.folder)
-    for made in (place, private):
+    folder, private = given.folder / "keys", private_folder(given.folder)
+    for made in (folder, private):
         if made.exists():
-            raise ValueError(f"{made} is there already: remove it to make new keys.")
-    place.mkdir()
+            raise ValueError(f"{made} already exists: remove it to make new keys.")
+    folder.mkdir()
     private.mkdir(mode=0o700)
 
     now = datetime.datetime.now(datetime.UTC)
@@ -76,24 +76,24 @@ def keys(given: Keys) -> None:
     pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
     secret = serialization.PrivateFormat.PKCS8
     _write(private / "ca.key", authority.private_bytes(pem, secret, none), private=True)
-    _write(place / "ca.crt", root.public_bytes(pem))
+    _write(folder / "ca.crt", root.public_bytes(pem))
     _write(private / "server.key", server.private_bytes(pem, secret, none), private=True)
-    _write(place / "server.crt", own.public_bytes(pem))
+    _write(folder / "server.crt", own.public_bytes(pem))
     for name in names:
         key = ec.generate_private_key(ec.SECP384R1())
         _write(private / name, key.private_bytes(pem, serialization.PrivateFormat.OpenSSH, none), private=True)
         public = key.public_key()
         ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        _write(place / f"{name}.pub", public.public_bytes(*ssh) + b"\n")
+        _write(folder / f"{name}.pub", public.public_bytes(*ssh) + b"\n")
     print(
-        f"{place} holds what everybody may have: the CA's and the superlink's certificate (for "
+        f"{folder} holds the public part: the CA's and the superlink's certificate (for "
         f"{', '.join(given.hosts)}) and the public keys of {', '.join(names)}. {private} holds the private keys: give "
-        "each site its own and nothing else. For trying: in earnest each site makes its own key and sends NAME.pub."
+        "each site its own and nothing else. In production, each site makes its own key and sends NAME.pub."
     )
 
 
 def private_folder(folder: Path) -> Path:
-    """Private keys lie beside the folder that all machines get, never in it."""
+    """Private keys are kept beside the folder that all machines get, never in it."""
     whole = folder.resolve()
     return whole.parent / f"{whole.name}-private"
 

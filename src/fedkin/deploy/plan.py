@@ -1,4 +1,5 @@
-"""What a deployed run is to do, from `[tool.flwr.app.config]` of its app: the same at the server and at every site."""
+"""The settings of a deployed run, from `[tool.flwr.app.config]` of its app: the same at the server and at every
+site."""
 
 from __future__ import annotations
 
@@ -32,21 +33,21 @@ class Plan:
     training: Training
     options: Options
     clients: tuple[str, ...]
-    """Names of all clients, sorted: a client's number is its place here, whatever order they were written in."""
+    """Names of all clients, sorted: a client's number is its index here, whatever order they were written in."""
     out: str
-    """The server's folder for everything of this run."""
+    """The server's folder for this run."""
     wait: float
     """Seconds to wait for all clients before the first round."""
     bind_keys: bool
     """A name belongs to the node key that it first came with. Only for sites that have keys of their own."""
     task: Task
     fit: str
-    """How the sites' tables are prepared alike: each (they share columns, levels and classes) or sites (also means and
-    variances); empty: they share nothing, and must agree by themselves."""
+    """How all sites prepare their tables in the same way: each (they share columns, levels and classes) or sites (also
+    means and variances); empty: they share nothing, and must agree beforehand."""
     max_examples: int
-    """A site that says it has more training examples is refused: they are its weight in averages."""
+    """A site that claims more training examples is refused: they are its weight in averages."""
     max_classes: int
-    """A site that says it has more classes is refused."""
+    """A site that claims more classes is refused."""
 
 
 def read(config: Mapping[str, Any]) -> Plan:
@@ -66,7 +67,7 @@ def read(config: Mapping[str, Any]) -> Plan:
     model = str(tables["model"].pop("name", "auto"))
     head = str(tables["model"].pop("head", "")) or None
     training = Training(**_typed(tables["training"], _defaults(Training()), "training"))
-    names = str(_taken(of_run, "clients", "run.clients", "the clients' names, with blanks between")).split()
+    names = str(_taken(of_run, "clients", "run.clients", "the clients' names, separated by spaces")).split()
     for name in names:
         if not NAME.fullmatch(name):
             raise ValueError(f"run.clients has '{name}': a name is made of letters, digits, '.', '_' and '-'.")
@@ -85,7 +86,7 @@ def read(config: Mapping[str, Any]) -> Plan:
     given = _typed(of_run, {k: v for k, v in _defaults(Options()).items() if k in RUN}, "run")
     options, training = settled(Options(), training, {"time_limit": TIME_LIMIT, "checkpoint_every": 1, **given})
     if not options.time_limit:
-        raise ValueError("run.time_limit=0 would wait for ever for a site that is gone: give seconds.")
+        raise ValueError("run.time_limit=0 would wait forever for a site that is gone: give seconds.")
     return Plan(
         method=made,
         label=label,
@@ -121,7 +122,7 @@ def _taken(table: dict[str, Any], name: str, key: str, what: str) -> Any:
 
 
 def _typed(given: Mapping[str, Any], known: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """Values as the defaults' types have them; TOML's 1 is a number of 1.0 too."""
+    """Convert values to the types of the defaults; TOML's 1 may stand for 1.0."""
     out = {}
     for name, value in given.items():
         if name not in known:
@@ -132,7 +133,7 @@ def _typed(given: Mapping[str, Any], known: Mapping[str, Any], table: str) -> di
         if kind in (bool, int, float, str):
             if type(value) is not kind:
                 raise ValueError(f"{table}.{name}={value!r} must be a {kind.__name__}, as {known[name]!r} is.")
-        elif isinstance(value, str):  # TOML tables of Flower hold no lists: "(0, 0, 1)"
+        elif isinstance(value, str):  # Flower's TOML tables cannot hold lists: "(0, 0, 1)"
             value = ast.literal_eval(value)
         out[name] = value
     return out

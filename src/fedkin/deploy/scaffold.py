@@ -26,44 +26,44 @@ class Init:
     rounds: int = 3
     """Rounds of communication."""
     superlink: str = "127.0.0.1:8000"
-    """Address and port of the superlink, as the sites see it."""
+    """Address and port at which the sites reach the superlink."""
 
 
 def init(given: Init) -> None:
     from fedkin.data import DATASETS
     from fedkin.deploy.plan import read
 
-    place = given.folder.resolve()
-    if place.exists() and any(place.iterdir()):
-        raise ValueError(f"{place} is not empty: name a new folder.")
+    folder = given.folder.resolve()
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty: name a new folder.")
     if given.data not in DATASETS:
         raise ValueError(f"There is no data set '{given.data}'. Known: {', '.join(DATASETS)}.")
     host, _, port = given.superlink.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"superlink='{given.superlink}' must be an address and a port, such as 127.0.0.1:8000.")
-    config = _config(given, place)
+    config = _config(given, folder)
     read({f"{table}.{key}": value for table, keys in config.items() for key, value in keys.items()})  # is it good?
     files = {
         "app/pyproject.toml": _pyproject(config),
         "app/fedkin_app/__init__.py": '"""fedkin as a Flower app."""\n',
         "app/fedkin_app/server_app.py": "from fedkin.deploy import server\n\napp = server.app\n",
         "app/fedkin_app/client_app.py": "from fedkin.deploy import client\n\napp = client.app\n",
-        "flower/config.toml": _connections(given.superlink, place),
-        "env.sh": _environment(place),
-        "README.md": _readme(given, port, place),
+        "flower/config.toml": _connections(given.superlink, folder),
+        "env.sh": _environment(folder),
+        "README.md": _readme(given, port, folder),
         ".gitignore": "keys/\nsites/\nflower/\nserver/\n",
     }
     for part, name in enumerate(sorted(given.clients)):
-        files[f"sites/{name}.toml"] = _site(given, place, name, part)
-    (place / "server").mkdir(parents=True)  # for the superlink's database and the run
+        files[f"sites/{name}.toml"] = _site(given, folder, name, part)
+    (folder / "server").mkdir(parents=True)  # for the superlink's database and the run
     for name, text in files.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(text)
-    print(f"{place} holds the app, the sites' files and README.md with the commands to start them.")
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    print(f"{folder} holds the app, the sites' files and README.md with the commands to start them.")
 
 
-def _config(given: Init, place: Path) -> dict[str, dict[str, Any]]:
-    """Every field that can be changed on the way: Flower lets --run-config change only what is there."""
+def _config(given: Init, folder: Path) -> dict[str, dict[str, Any]]:
+    """All fields, because Flower's --run-config can only change fields that exist."""
     from fedkin.deploy.plan import LIMITS, RUN, TIME_LIMIT
     from fedkin.engine.options import Options
     from fedkin.methods import method
@@ -79,7 +79,7 @@ def _config(given: Init, place: Path) -> dict[str, dict[str, Any]]:
         "task": {"metrics": "accuracy", "headline": "accuracy"},
         "run": {
             "clients": " ".join(given.clients),
-            "out": str(place / "server" / given.method),
+            "out": str(folder / "server" / given.method),
             "wait": 300.0,
             "bind_keys": False,
             "fit": "",
@@ -96,7 +96,7 @@ def _plain(value: Any) -> dict[str, Any]:
         default = getattr(value, field.name)
         if isinstance(default, bool | int | float | str):
             out[field.name] = default
-        elif default is not None:  # Flower's tables hold no lists
+        elif default is not None:  # Flower's tables cannot hold lists
             out[field.name] = repr(default)
     return out
 
@@ -133,7 +133,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
-def _connections(superlink: str, place: Path) -> str:
+def _connections(superlink: str, folder: Path) -> str:
     return f"""\
 [superlink]
 default = "plain"
@@ -144,39 +144,39 @@ insecure = true
 
 [superlink.tls]
 address = "{superlink}"
-root-certificates = {_toml(str(place / "keys" / "ca.crt"))}
+root-certificates = {_toml(str(folder / "keys" / "ca.crt"))}
 """
 
 
-def _environment(place: Path) -> str:
+def _environment(folder: Path) -> str:
     return f"""\
-export FLWR_HOME={shlex.quote(str(place / "flower"))}
-export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1  # fedkin and torch are here; nothing is to be downloaded
+export FLWR_HOME={shlex.quote(str(folder / "flower"))}
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1  # fedkin and torch are installed; download nothing
 export FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_TELEMETRY_ENABLED=0
 """
 
 
-def _site(given: Init, place: Path, name: str, part: int) -> str:
+def _site(given: Init, folder: Path, name: str, part: int) -> str:
     return f"""\
-# What this site knows of itself. The name leaves the site, and how many examples there are; no example, and no path
-# unless an error message has it. To look at it before anything is sent: fedkin deploy check THIS_FILE
+# This site's own settings. Its name and its number of examples leave the site; no example does, and no path unless an
+# error message contains it. To check this file before anything is sent: fedkin deploy check THIS_FILE
 name = "{name}"
-state = {_toml(str(place / "sites" / name))}  # private states and the personal model
-data = "{given.data}"  # a built-in data set to try things with, of which this site has one part:
+state = {_toml(str(folder / "sites" / name))}  # private states and the personal model
+data = "{given.data}"  # a built-in data set to try things with; this site has one part of it:
 clients = {len(given.clients)}
 part = {part}
-# Own data, in the place of the three lines above: a file with one row for each example.
+# Own data, instead of the three lines above: a file with one row for each example.
 # data = "/path/to/rows.csv"  # a header, numbers, the class (from 0) in the column `label`; or .npz with x and y
 # label = "y"
-# share = "each"  # what may be told of the table, if the run has run.fit: each (columns, levels), sites (also means)
+# share = "each"  # what this site may share if the run has run.fit: each (columns, levels), sites (also means)
 # Limits of this site, if you want any:
 # functions = "local"  # client functions that may be called; max_requests, max_rounds, max_bytes = 0 (no limit)
-# privacy = "client:clip=1,noise=1.1"  # noise on all that leaves, whatever the run says
+# privacy = "client:clip=1,noise=1.1"  # noise on everything that leaves, whatever the run says
 """
 
 
-def _readme(given: Init, port: str, place: Path) -> str:
+def _readme(given: Init, port: str, folder: Path) -> str:
     method, link = given.method, given.superlink
     names = sorted(given.clients)
     plain = "\n".join(
@@ -184,7 +184,8 @@ def _readme(given: Init, port: str, place: Path) -> str:
         for i, name in enumerate(names)
     )
     secure = "\n".join(
-        f"flower-supernode --root-certificates keys/ca.crt --auth-supernode-private-key ../{place.name}-private/{name} "
+        "flower-supernode --root-certificates keys/ca.crt "
+        f"--auth-supernode-private-key ../{folder.name}-private/{name} "
         f"--superlink {link} --port {9094 + i} --node-config sites/{name}.toml"
         for i, name in enumerate(names)
     )
@@ -218,18 +219,18 @@ flwr run app plain --stream
 
 The server's results are in `server/{method}`; each site's personal model in `sites/NAME/RUN/NAME/personal.safetensors`.
 There: `fedkin predict sites/NAME/RUN/NAME --client NAME --data new.csv`.
-The same command goes on with a run that was stopped; remove `server/{method}` to start over.
+The same command resumes a run that was stopped; remove `server/{method}` to start over.
 
 ## With TLS and keys
 
 ```sh
 fedkin deploy keys .
 flower-superlink --host 127.0.0.1 --port {port} --database server/state-tls.db --ssl-ca-certfile keys/ca.crt \\
-  --ssl-certfile keys/server.crt --ssl-keyfile ../{place.name}-private/server.key --enable-supernode-auth
+  --ssl-certfile keys/server.crt --ssl-keyfile ../{folder.name}-private/server.key --enable-supernode-auth
 ```
 
-The private keys are in `../{place.name}-private`, not in this folder, which all machines get. Give each site the file
-with its name. Once, so that the superlink knows the sites' keys:
+The private keys are in `../{folder.name}-private`, not in this folder, which all machines get. Give each site the file
+with its name. Register the sites' keys once at the superlink:
 
 ```sh
 {register}

@@ -1,4 +1,4 @@
-"""The ServerApp: the same loop as everywhere, with an engine whose clients are sites."""
+"""The ServerApp: the usual loop, with an engine whose clients are sites."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from fedkin.results.files import write_json
 from fedkin.results.folder import prepare
 from fedkin.results.run import Run
 
-PAUSE = 0.1  # seconds between two looks for replies
-SILENCE = 5.0  # seconds without an answer of the superlink that are worth a note
-TRIES = 3  # a client whose process dies so many times in one exchange is given up for the round
-PATIENCE = 10.0  # seconds before a node that Flower takes to be gone is asked again, unless it was restarted
-NODE_UNAVAILABLE = 5  # Flower's code where a supernode is gone
+PAUSE = 0.1  # seconds between two checks for replies
+SILENCE = 5.0  # seconds without an answer from the superlink after which the history notes it
+TRIES = 3  # a client whose process dies this many times in one exchange is given up for the round
+PATIENCE = 10.0  # seconds before a node that Flower considers gone is asked again, unless it was restarted
+NODE_UNAVAILABLE = 5  # Flower's code for a supernode that is gone
 
 app = ServerApp()
 
@@ -61,7 +61,7 @@ def serve(grid: Grid, plan: Plan) -> Run:
     before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
     keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
     directory = NodeDirectory(
-        grid, plan.clients, tell=_say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
+        grid, plan.clients, notify=_say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
         max_classes=plan.max_classes,
     )  # fmt: skip
     absent = _gathered(directory, plan, before)
@@ -71,7 +71,7 @@ def serve(grid: Grid, plan: Plan) -> Run:
         directory.introduce_again(prepared)
         absent = _gathered(directory, plan, before)
     infos = {name: SiteInfo(**site["card"]) for name, site in before.items()} | directory.infos
-    _check_cards(infos, plan, absent)
+    _check_infos(infos, plan, absent)
     sites = {name: {"card": info._asdict(), "key": directory.keys.get(name, b"").hex()} for name, info in infos.items()}
     write_json(out / "sites.json", sites, durable=True)
     remote = RemoteFederation(tuple(infos[name] for name in plan.clients))
@@ -95,39 +95,39 @@ def serve(grid: Grid, plan: Plan) -> Run:
 
 
 def _gathered(directory: NodeDirectory, plan: Plan, before: Mapping[str, Any]) -> list[str]:
-    """Wait for all clients; return those that are not there. Raise if one of them cannot take part."""
+    """Wait for all clients; return those that are missing. Raise if one of them cannot take part."""
     absent = directory.gather(plan.wait)
     if refused := {name: why for name, why in directory.refused.items() if name not in before}:
         raise RuntimeError(
             "; ".join(f"{name} cannot take part: {why}" for name, why in sorted(refused.items()))
-            + ". Put it right there (`fedkin deploy check SITE_FILE`), restart its supernode, and run again."
+            + ". Fix it there (`fedkin deploy check SITE_FILE`), restart its supernode, and run again."
         )
     return absent
 
 
 def _agreed(directory: NodeDirectory, plan: Plan, out: Path, absent: Sequence[str]) -> str:
-    """The preprocessing of all sites as JSON, made once from what each tells of its table, and kept with the run."""
+    """The preprocessing of all sites as JSON, made once from the statistics they share, and kept with the run."""
     path = out / "preprocessing.json"
     if path.exists() and (out / "config.json").exists():
         return path.read_text()
     if absent:
-        raise RuntimeError(f"run.fit='{plan.fit}' needs all sites at the start; {', '.join(absent)} is not there.")
+        raise RuntimeError(f"run.fit='{plan.fit}' needs all sites at the start; {', '.join(absent)} is not connected.")
     answers = directory.ask("statistics", encode_text(plan.fit), plan.wait)
-    told, problems = {}, [f"{name} did not tell" for name in plan.clients if name not in answers]
+    statistics, problems = {}, [f"{name} did not answer" for name in plan.clients if name not in answers]
     for name, record in sorted(answers.items()):
         try:
-            told[name] = decode_statistics(record)
+            statistics[name] = decode_statistics(record)
         except Malformed as error:
             problems.append(f"{name}: {refusal(record) or error}")
     if problems:
         raise RuntimeError(f"The sites could not agree on how to prepare their tables: {'; '.join(problems)}.")
-    made = agreed(told, cast(Fit, plan.fit), reading=Reading())
+    made = agreed(statistics, cast(Fit, plan.fit), reading=Reading())
     write_json(path, made.to_json(), durable=True)
     return path.read_text()
 
 
 def _name(out: Path) -> str:
-    """The run's own name, which a run that goes on keeps, whatever Flower calls it."""
+    """The run's own name. A resumed run keeps it, whatever Flower calls the run."""
     path = out / "run.json"
     if not path.exists() or not (out / "config.json").exists():
         write_json(path, {"run": secrets.token_hex(8)}, durable=True)
@@ -135,33 +135,35 @@ def _name(out: Path) -> str:
     return name
 
 
-def _check_cards(infos: Mapping[str, SiteInfo], plan: Plan, absent: Sequence[str]) -> None:
-    """Everybody has said something of itself, now or when the run was begun."""
+def _check_infos(infos: Mapping[str, SiteInfo], plan: Plan, absent: Sequence[str]) -> None:
+    """Raise if a client has never introduced itself, neither now nor when the run began."""
     unknown = [name for name in plan.clients if name not in infos]
     if unknown:
         raise RuntimeError(
-            f"Of the clients {', '.join(plan.clients)}, nobody has seen {', '.join(unknown)} within {plan.wait:g} s: "
-            "start their supernodes, or take them out of run.clients, or make run.wait longer."
+            f"Of the clients {', '.join(plan.clients)}, {', '.join(unknown)} did not connect within {plan.wait:g} s: "
+            "start their supernodes, remove them from run.clients, or make run.wait longer."
         )
     for name in absent:
-        _say(f"{name} is not there; the run goes on without it until it comes back")
+        _say(f"{name} is not connected; the run continues without it until it comes back")
 
 
 @dataclass(frozen=True)
 class RemoteFederation:
-    """The clients as the server knows them: their rows are elsewhere."""
+    """The clients as the server knows them: their examples are elsewhere."""
 
     infos: tuple[SiteInfo, ...]
 
     def __post_init__(self) -> None:
         shapes = {info.shape for info in self.infos}
         if len(shapes) > 1:
-            told = "; ".join(f"{info.client}: [{info.shape}]" for info in self.infos)
-            raise ValueError(f"The sites' rows have different shapes ({told}): make them alike.")
+            listed = "; ".join(f"{info.client}: [{info.shape}]" for info in self.infos)
+            raise ValueError(f"The sites' examples have different shapes ({listed}): give all of them one shape.")
         headers = {info.columns for info in self.infos if info.columns}
         if len(headers) > 1:
-            told = "; ".join(f"{info.client}: {info.columns or 'no names'}" for info in self.infos)
-            raise ValueError(f"The sites' columns have other names or another order (digests {told}): make them alike.")
+            listed = "; ".join(f"{info.client}: {info.columns or 'no names'}" for info in self.infos)
+            raise ValueError(
+                f"The sites' columns differ in name or order (digests {listed}): use the same columns everywhere."
+            )
 
     def __len__(self) -> int:
         return len(self.infos)
@@ -173,7 +175,7 @@ class RemoteFederation:
 
     @property
     def classes(self) -> int:
-        """Of all sites together: one of them may not have every class."""
+        """The largest number at any site: some sites may not have every class."""
         return max(info.classes for info in self.infos)
 
     @property
@@ -202,37 +204,37 @@ class RemoteFederation:
         return made.contiguous(memory_format=torch.channels_last) if made.dim() == 4 else made
 
     def data(self, client: int, *, with_test: bool = False) -> Data:
-        raise RuntimeError("Rows never leave their site.")
+        raise RuntimeError("Examples never leave their site.")
 
     def test(self, client: int) -> Examples:
-        raise RuntimeError("Rows never leave their site.")
+        raise RuntimeError("Examples never leave their site.")
 
     def fingerprint(self) -> str:
-        """Of who takes part. Not of how many rows they have: a site's data may grow."""
+        """A hash of who takes part, but not of how many examples they have: a site's data may grow."""
         text = json.dumps([self.names, self.shape, self.classes])
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def facts(self) -> Iterator[tuple[int | None, str, Any]]:
         for client, info in enumerate(self.infos):
-            yield client, "train_rows", info.train
-            yield client, "validation_rows", info.validation
-            yield client, "test_rows", info.test
+            yield client, "train_examples", info.train
+            yield client, "validation_examples", info.validation
+            yield client, "test_examples", info.test
             yield client, "name", info.client
 
 
 @dataclass
 class Ask:
-    """A task on its way."""
+    """A task that was sent and is not answered yet."""
 
     task: Work
     name: str
     letter: Any
-    """The task as a record: it is sent again as it is."""
+    """The task as a record, to be sent again unchanged."""
     node: Node | None = None
     message: str | None = None
     tries: int = 0
     avoid: tuple[Node | None, float] = (None, 0.0)
-    """A node that Flower takes to be gone, and until when it is left alone: for a while it is still on the list."""
+    """A node that Flower considers gone, and until when it is not asked: Flower still lists it for a while."""
     notes: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
 
@@ -242,8 +244,8 @@ class Ask:
 
 
 class Deployment:
-    """The engine. A task is sent to whatever node speaks for the client, and sent again if that node goes away; it
-    names the state it starts from, so that it makes no difference how often it is sent."""
+    """The engine. A task is sent to the client's current node, and sent again if that node goes away. A task
+    names the state it starts from, so that sending it twice does no harm."""
 
     def __init__(
         self,
@@ -258,7 +260,7 @@ class Deployment:
         self._preprocessing = preprocessing
         self._grid, self._directory, self._spec, self._book = grid, directory, spec, checkpoint
         self._name, self._limit = name, time_limit
-        # told once, with the first task: an interruption is part of a run's history
+        # reported once, with the first task: an interruption is part of a run's history
         self._news = [f"the server was started again after round {checkpoint.done}"] if checkpoint.done else []
 
     def run(self, tasks: Sequence[Work], message: Message) -> list[Outcome]:
@@ -298,7 +300,7 @@ class Deployment:
             run=self._name,
             client=federation.names[task.client],
             number=task.client,
-            # an evaluation goes as a task without a function, in the round whose seed it uses
+            # an evaluation is sent as a task without a function, in the round whose seed it uses
             round=task.round if isinstance(task, Task) else task.round + 1,
             function=task.function if isinstance(task, Task) else "",
             state=task.state.name if task.state else "",
@@ -313,10 +315,10 @@ class Deployment:
         return encode_request(request, message.for_position(task.position))
 
     def _follow(self, ask: Ask) -> None:
-        """Notice that the node that has the task is not there any more, or is another, or has been restarted."""
+        """Send the task again if its node was restarted or replaced."""
         now = self._directory.node(ask.name)
         if ask.message is None or now is None or now == ask.node:
-            return  # one that is merely gone may come back with the answer; if not, Flower says so
+            return  # a node that is merely gone may come back with the answer; if not, Flower says so
         if ask.node is not None and now.id == ask.node.id:
             ask.again("its supernode was restarted")
         else:
@@ -338,7 +340,7 @@ class Deployment:
             else:
                 ask.tries += 1
                 if ask.tries >= TRIES:
-                    ask.outcome = self._failed(ask, f"failed {TRIES} times, at last with {reason(reply)}")
+                    ask.outcome = self._failed(ask, f"failed {TRIES} times, finally with {reason(reply)}")
                     return
             ask.again(reason(reply))
             return
@@ -358,7 +360,7 @@ class Deployment:
 
     def _outcome(self, ask: Ask) -> Outcome:
         if ask.outcome is None:
-            gone = " (it is not there)" if self._directory.node(ask.name) is None else ""
+            gone = " (it is not connected)" if self._directory.node(ask.name) is None else ""
             ask.outcome = self._failed(ask, f"did not answer within {self._limit:g} s{gone}")
         return ask.outcome
 
@@ -376,7 +378,7 @@ class Lines(Tracker):
 
     def start(self, config: dict[str, Any], done: int) -> None:
         self._rounds = config["options"]["rounds"]
-        _say(f"{config['label']}: {done} of {self._rounds} rounds are done" if done else f"{config['label']}: begins")
+        _say(f"{config['label']}: {done} of {self._rounds} rounds are done" if done else f"{config['label']}: starting")
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
         self.participants(round, metrics)

@@ -1,6 +1,6 @@
-"""One site: its own data, its own disk. What the server asks for is checked here before anything is done.
+"""One site with its own data and disk. What the server asks for is checked here before anything is done.
 
-The client's private states lie in `STATE/RUN/CLIENT/`, a file for each change, named by round and exchange. The server
+The client's private states are in `STATE/RUN/CLIENT/`, a file for each change, named by round and exchange. The server
 says from which one to start; a task that is asked for again starts from the same one and writes the same next one, so
 that no round is ever applied twice.
 """
@@ -46,7 +46,7 @@ from fedkin.robust.privacy import Privacy
 RUN = re.compile(r"[0-9a-f]{16}")
 PACKAGE = Path(fedkin.__file__).parent
 LOG = "requests.jsonl"
-SHARES = ("", "each", "sites")  # each tells more than the one before
+SHARES = ("", "each", "sites")  # each shares more than the one before
 STATE = re.compile(r"client-\d{6,}-\d{6,}-\d+\.safetensors")
 
 
@@ -55,7 +55,7 @@ class SiteConfig:
     """The site's own file (`--node-config north.toml`): it never leaves the site."""
 
     name: str
-    """The client's name, for ever."""
+    """The client's name, which must never change."""
     data: str
     """A file of examples (.csv, .tsv or .parquet with named columns, .npz with `x` and `y`), or a built-in data set to
     try things with."""
@@ -64,21 +64,21 @@ class SiteConfig:
     label: str = "y"
     """Column or array of the labels."""
     ignore: str = ""
-    """Columns to leave out, with commas between."""
+    """Columns to leave out, separated by commas."""
     categorical: str = ""
-    """Columns of numbers that stand for categories, with commas between; columns of text always do."""
+    """Columns of numbers that stand for categories, separated by commas; columns of text always do."""
     missing: str = ""
-    """Cells that mean "not known", with commas between, beside empty ones, ?, NA and NaN."""
+    """Cells that mean "not known", separated by commas, besides empty ones, ?, NA and NaN."""
     decimal: str = "auto"
-    """The decimal mark, where the file does not tell."""
+    """The decimal mark, if the file does not make it clear."""
     ordered: bool = False
-    """The rows are in time order: the latest are tested on. Otherwise the split is random."""
+    """Rows are in time order, and the latest ones are used for testing. Otherwise the split is random."""
     test: float = 0.2
     """Fraction of the examples used for testing."""
     validation: float = 0.1
     """Fraction of the examples used for validation."""
     threads: int = 1
-    """Of PyTorch. With 1, results are the same to the bit as in a simulation."""
+    """PyTorch's threads. With 1, results are bit for bit those of a simulation."""
     device: str = "cpu"
     """Where the site computes: cpu, cuda, cuda:0, mps, or auto. Of several devices the first is used."""
     data_dir: str = ""
@@ -89,18 +89,18 @@ class SiteConfig:
     part: int = 0
     seed: int = 0
     share: str = ""
-    """What this site tells of its table, so that all sites prepare theirs alike. each: names of columns, levels of
-    categories, classes. sites: also means and variances. Empty: nothing."""
+    """What this site shares of its table, so that all sites prepare theirs in the same way. each: names of columns,
+    levels of categories, classes. sites: also means and variances. Empty: nothing."""
     allow: str = ""
-    """Methods and models other than fedkin's own that this site runs, as module:name with commas between."""
+    """Methods and models other than fedkin's own that this site may run, as module:name separated by commas."""
     functions: str = ""
-    """Client functions that this site runs, with commas between; empty: all of the method."""
+    """Client functions that this site may run, separated by commas; empty: all of the method."""
     max_requests: int = 0
-    """Requests of one run that are answered; 0: any number."""
+    """Maximum number of requests answered in one run; 0: no limit."""
     max_rounds: int = 0
-    """The last round that is answered; 0: any."""
+    """The last round that is answered; 0: no limit."""
     max_bytes: int = 0
-    """Bytes that a reply may have; 0: any number."""
+    """Maximum number of bytes of a reply; 0: no limit."""
     privacy: str = ""
     """Differential privacy of what leaves this site, such as client:clip=1,noise=1.1; empty: what the run says."""
 
@@ -116,9 +116,7 @@ class SiteConfig:
                 raise ValueError(f"The site's file has {name}={value!r}; a {kind.__name__} is expected.")
         for name in ("name", "data", "state"):
             if name not in given:
-                raise ValueError(
-                    f"The site's file must say its {name}: start the supernode with --node-config FILE.toml."
-                )
+                raise ValueError(f"The site's file must set {name}: start the supernode with --node-config FILE.toml.")
         config = cls(**given)
         for name in ("max_requests", "max_rounds", "max_bytes"):
             if getattr(config, name) < 0:
@@ -175,7 +173,7 @@ class SiteConfig:
 
 
 def statistics(config: SiteConfig, how: str) -> str:
-    """What this site tells of its table, if its own file allows it."""
+    """Statistics of this site's table, if its own file allows sharing them."""
     if how not in SHARES[1:] or SHARES.index(how) > SHARES.index(config.share):
         raise Malformed(f"this site shares '{config.share}'; the run asks for '{how}' (`share` in the site's file).")
     own = site_statistics(
@@ -200,7 +198,7 @@ def introduce(config: SiteConfig, preprocessing: str = "") -> SiteInfo:
 
 
 def answer(config: SiteConfig, run_config: Mapping[str, Any], record: RecordDict) -> RecordDict:
-    """The site's answer to a request: it is checked, done, and written to the site's log, whatever comes of it."""
+    """Answer a request: check it, perform it, and log it, whether it succeeds or not."""
     request: Request | None = None
     sent, scores = Message(), dict[str, float]()
     body: tuple[Tensor, ...] = ()
@@ -211,7 +209,7 @@ def answer(config: SiteConfig, run_config: Mapping[str, Any], record: RecordDict
             _within_limits(config, request)
             made, outcome = perform(config, read(run_config), request, sent)
             if outcome.trace:
-                print(outcome.trace)  # in the site's own log; the server is told less
+                print(outcome.trace)  # in the site's own log; the server learns less
             body, scores = outcome.body, outcome.scores
             if config.max_bytes and nbytes(body) > config.max_bytes:
                 raise Malformed(f"the reply has {nbytes(body)} bytes; this site sends at most {config.max_bytes}.")
@@ -237,25 +235,25 @@ def _within_limits(config: SiteConfig, request: Request) -> None:
     if config.max_rounds and request.round > config.max_rounds:
         raise Malformed(f"this site answers {config.max_rounds} rounds; this is round {request.round}.")
     if config.max_requests and _answered(config, request.run) >= config.max_requests:
-        raise Malformed(f"this site answers {config.max_requests} requests of a run, and has.")
+        raise Malformed(f"this site has already answered {config.max_requests} requests of this run, its limit.")
 
 
 def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) -> tuple[Answer, Outcome]:
-    """Do what the server asks for, if it may be asked for."""
+    """Perform a request if it is permitted."""
     _check(config, plan, request)
     torch.set_num_threads(config.threads)
-    place = Path(config.state) / request.run / config.name
+    folder = Path(config.state) / request.run / config.name
     notes = []
-    before = place / request.state if request.state else None
+    before = folder / request.state if request.state else None
     if before is not None and not before.exists():
-        if any(_round(path.name) >= request.round for path in _states(place)):
-            raise Malformed(f"round {request.round} is over: its private state is gone, and later ones are there.")
-        notes.append(f"started anew: its private state {request.state} is not on its disk any more")
+        if any(_round(path.name) >= request.round for path in _states(folder)):
+            raise Malformed(f"round {request.round} is over: its private state is gone, and later ones exist.")
+        notes.append(f"started from scratch: its private state {request.state} is no longer on its disk")
         before = None
-    _sweep_up(place, {request.state, request.new_state, *request.keep.split()}, request.round)
+    _remove_unused(folder, {request.state, request.new_state, *request.keep.split()}, request.round)
     mine = config.load(request.preprocessing)
     arrays = replace(mine.arrays, classes=request.classes)
-    # whatever number the server calls this client by, the rows are its own
+    # whatever the server's number for this client, the examples are its own
     count = request.number + 1
     turns = None if mine.partition.turns is None else np.repeat(mine.partition.turns, count)
     known = replace(mine, arrays=arrays, splits=mine.splits * count, partition=replace(mine.partition, turns=turns))
@@ -268,11 +266,11 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     )
     work: Work
     if request.function:
-        new_state = place / request.new_state if request.new_state else None
+        new_state = folder / request.new_state if request.new_state else None
         work = Task(request.round, 0, request.number, request.function, before, new_state, request.measure)
     else:
         new_state = None
-        work = Evaluation(request.round - 1, 0, request.number, before, place if request.models else None)
+        work = Evaluation(request.round - 1, 0, request.number, before, folder if request.models else None)
     device = open_device(device_names(config.device)[0])
     outcome = ClientRunner(spec, config.threads, device).perform(work, message)
     if outcome.unmeasured:
@@ -280,11 +278,11 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     if outcome.has_state and new_state is not None:
         _settle(new_state)
     if outcome.model:
-        os.replace(place / outcome.model, place / "personal.safetensors")
-        _settle(place / "personal.safetensors")
+        os.replace(folder / outcome.model, folder / "personal.safetensors")
+        _settle(folder / "personal.safetensors")
         about = {"client": config.name, "run": request.run, "method": plan.label, "after_round": request.round - 1}
-        write_json(place / "personal.json", {**about, **outcome.scores})
-        _keep_loadable(config, place, plan, known, request, outcome.model)
+        write_json(folder / "personal.json", {**about, **outcome.scores})
+        _keep_loadable(config, folder, plan, known, request, outcome.model)
     made = Answer(
         client=config.name,
         has_state=outcome.has_state,
@@ -299,7 +297,7 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
     return made, outcome
 
 
-def _keep_loadable(config: SiteConfig, place: Path, plan: Plan, mine: Federation, request: Request, file: str) -> None:
+def _keep_loadable(config: SiteConfig, folder: Path, plan: Plan, mine: Federation, request: Request, file: str) -> None:
     """Make the folder one that `fedkin predict` and `fedkin.load` read: this site's own model, without the server's
     state."""
     one = replace(mine, splits=mine.splits[:1])
@@ -318,17 +316,17 @@ def _keep_loadable(config: SiteConfig, place: Path, plan: Plan, mine: Federation
         "options": asdict(plan.options),
         "joined": {"run": request.run, "after_round": request.round - 1},
     }  # fmt: skip
-    (place / "models").mkdir(exist_ok=True)
-    shutil.copyfile(place / "personal.safetensors", place / "models" / file)
-    write_json(place / "models" / "index.json", {config.name: file})
-    write_json(place / "config.json", about)
-    for path in (place / "models").glob("*.safetensors"):
+    (folder / "models").mkdir(exist_ok=True)
+    shutil.copyfile(folder / "personal.safetensors", folder / "models" / file)
+    write_json(folder / "models" / "index.json", {config.name: file})
+    write_json(folder / "config.json", about)
+    for path in (folder / "models").glob("*.safetensors"):
         if path.name != file:
             path.unlink()  # of an earlier evaluation
 
 
 def unable(name: str, error: Exception) -> SiteInfo:
-    """What a site says of itself when it cannot take part."""
+    """The `SiteInfo` of a site that cannot take part."""
     why = _without_values(f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
     return SiteInfo(name, "", "", "", 0, 0, 0, 0, why[:MOST_TEXT])
 
@@ -342,12 +340,12 @@ def _check(config: SiteConfig, plan: Plan, request: Request) -> None:
     if request.client != config.name:
         raise Malformed(f"this is '{config.name}'; the message is for '{request.client}'.")
     if request.function and not is_client_function(plan.method, request.function):
-        raise Malformed(f"'{request.function}' is no client function of {plan.label}: nothing else can be called here.")
+        raise Malformed(f"'{request.function}' is not a client function of {plan.label}: nothing else is called here.")
     if not RUN.fullmatch(request.run):
-        raise Malformed(f"'{request.run}' is no name of a run.")
+        raise Malformed(f"'{request.run}' is not the name of a run.")
     for name in (request.state, request.new_state, *request.keep.split()):
         if name and not STATE.fullmatch(name):
-            raise Malformed(f"'{name}' is no name of a state.")
+            raise Malformed(f"'{name}' is not the name of a state.")
     if not 0 <= request.number < len(plan.clients) or request.round < 1:
         raise Malformed(
             f"client number {request.number} and round {request.round} must be at least 0 and 1, and the number below "
@@ -355,15 +353,15 @@ def _check(config: SiteConfig, plan: Plan, request: Request) -> None:
         )
 
 
-def _sweep_up(place: Path, keep: set[str], round: int) -> None:
-    """Remove states that nobody will ask for again. Later ones stay: an old message must not undo what came after."""
-    for path in _states(place):
+def _remove_unused(folder: Path, keep: set[str], round: int) -> None:
+    """Remove states that are no longer needed. Later ones stay: an old message must not undo what came after."""
+    for path in _states(folder):
         if path.name not in keep and _round(path.name) <= round:
             path.unlink(missing_ok=True)
 
 
-def _states(place: Path) -> list[Path]:
-    return [path for path in place.iterdir() if STATE.fullmatch(path.name)] if place.is_dir() else []
+def _states(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if STATE.fullmatch(path.name)] if folder.is_dir() else []
 
 
 def _round(state: str) -> int:
@@ -376,7 +374,8 @@ def _listed(text: str) -> list[str]:
 
 
 def _privacy(config: SiteConfig, plan: Plan) -> Privacy | None:
-    """With a key that never leaves this site's disk: whoever knows it could subtract the noise."""
+    """The privacy that applies here, with a key that never leaves this site's disk: whoever knows it could subtract the
+    noise."""
     text = config.privacy or plan.options.privacy
     if not text:
         return None
@@ -392,7 +391,8 @@ def _privacy(config: SiteConfig, plan: Plan) -> Privacy | None:
 
 
 def _without_values(text: str, trace: str) -> str:
-    """An error's text as it may leave the site. fedkin's own messages hold no value of an example; others might."""
+    """The part of an error's text that may leave the site. fedkin's own messages contain no value of an example; others
+    might."""
     frames = re.findall(r'File "([^"]+)", line', trace)
     if not text or not frames or Path(frames[-1]).is_relative_to(PACKAGE):
         return text
@@ -429,7 +429,7 @@ def _answered(config: SiteConfig, run: str) -> int:
 
 @contextlib.contextmanager
 def _private_files() -> Iterator[None]:
-    """What is written in this block, its owner alone may read."""
+    """Inside this block, files are created readable by their owner only."""
     before = os.umask(0o077)
     try:
         yield
@@ -438,6 +438,6 @@ def _private_files() -> Iterator[None]:
 
 
 def _settle(path: Path) -> None:
-    """To the disk itself, before the server hears of it."""
+    """Flush a file to the disk before the server learns of it."""
     with open(path, "rb") as f:
         os.fsync(f.fileno())

@@ -1,8 +1,8 @@
-"""Checkpoints: a run that was stopped, even by SIGKILL, goes on with the same bits.
+"""Checkpoints: a run that was stopped, even by SIGKILL, resumes with the same bits.
 
 `checkpoint/manifest.json` is written last and replaced atomically. It names the server's state, each client's state
-file, and how much of history.jsonl was written by then, with a digest of each. What it does not name does not count.
-`previous.json` is the manifest before it: it is used if anything of the newest checkpoint is damaged.
+file, and how much of history.jsonl was written by then, with a digest of each. Files that it does not name are ignored.
+`previous.json` is the manifest before it: it is used if any part of the newest checkpoint is damaged.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Checkpoint:
     def __init__(self, folder: Path, manifest: Manifest | None, previous: Manifest | None = None) -> None:
         self.folder = folder
         self.notes: list[str] = []
-        """What the user should know of how this checkpoint was found."""
-        self._place = folder / "checkpoint"
+        """What the user should know about how this checkpoint was found."""
+        self._checkpoint = folder / "checkpoint"
         self._manifest, self._previous = manifest, previous
         self._clients: dict[int, str] = {int(k): v for k, v in manifest["clients"].items()} if manifest else {}
         self._digests: dict[str, str] = dict(manifest.get("digests", {})) if manifest else {}
@@ -52,7 +52,7 @@ class Checkpoint:
         if not path.exists():
             if any(manifest.exists() for manifest in manifests):
                 raise Damaged(f"{folder} has lost its config.json: restore it, or use --fresh to start over there.")
-            return cls(folder, None)  # nothing there yet, or killed before the run began
+            return cls(folder, None)  # the folder is new, or the run was killed before it began
         try:
             old = read_json(path)
         except (OSError, ValueError) as error:
@@ -68,7 +68,7 @@ class Checkpoint:
 
     @classmethod
     def _newest(cls, folder: Path, manifests: list[Path]) -> Checkpoint:
-        """The newest checkpoint of which everything is there as it was written."""
+        """The newest checkpoint whose files are all present and unchanged."""
         problems = []
         for number, path in enumerate(manifests):
             try:
@@ -85,7 +85,7 @@ class Checkpoint:
             made = cls(folder, manifest, previous)
             if problems:
                 made.notes.append(
-                    f"the newest checkpoint is damaged ({'; '.join(problems)}); the run goes on from the one before, "
+                    f"the newest checkpoint is damaged ({'; '.join(problems)}); the run resumes from the one before, "
                     f"after round {made.done}"
                 )
             return made
@@ -95,17 +95,17 @@ class Checkpoint:
         )
 
     def start(self, config: dict[str, Any]) -> None:
-        """Before the first round that is left to do."""
-        (self.folder / checksums.NAME).unlink(missing_ok=True)  # of the same run with fewer rounds
+        """Prepare the folder before the first remaining round."""
+        (self.folder / checksums.NAME).unlink(missing_ok=True)  # written by the same run with fewer rounds
         (self.folder / "summary.json").unlink(missing_ok=True)
         write_json(self.folder / "config.json", config, durable=True)
         if self._manifest is None:
             (self.folder / "timing.jsonl").unlink(missing_ok=True)
         self.remove_unfinished()
-        self._sweep_up()
+        self._remove_unused()
 
     def remove_unfinished(self) -> None:
-        """Remove the files that this process, or a worker that is gone, was writing when it was ended."""
+        """Remove unfinished files of this process, or of a worker that has ended."""
         for path in own_files(self.folder, "run"):
             if path.name.startswith("."):
                 path.unlink(missing_ok=True)
@@ -114,12 +114,12 @@ class Checkpoint:
         """Server state, rounds done, and the length of the history by then."""
         if self._manifest is None:
             return None, 0, 0
-        state = load_state(self._place / self._manifest["server"])
+        state = load_state(self._checkpoint / self._manifest["server"])
         return state, self._manifest["round"], self._manifest["history"]
 
     @property
     def done(self) -> int:
-        """Rounds before the last checkpoint."""
+        """Rounds done at the last checkpoint."""
         return int(self._manifest["round"]) if self._manifest else 0
 
     def finished(self, rounds: int) -> bool:
@@ -128,15 +128,15 @@ class Checkpoint:
         return self.done == rounds and (self.folder / last).exists() and checksums.verify(self.folder)
 
     def save(self, round: int, state: State, history: int, history_digest: str) -> None:
-        """Write a checkpoint. The history must be on the disk already."""
+        """Write a checkpoint. The history must already be on the disk."""
         server = f"server-{round:06d}.safetensors"
-        digests = {server: save_state(self._place / server, state, durable=True), "history.jsonl": history_digest}
+        digests = {server: save_state(self._checkpoint / server, state, durable=True), "history.jsonl": history_digest}
         for name in self._clients.values():
-            if name not in self._synced and (self._place / name).exists():  # states of real sites are not here
-                sync(self._place / name)
+            if name not in self._synced and (self._checkpoint / name).exists():  # real sites keep theirs
+                sync(self._checkpoint / name)
             if name in self._digests:
                 digests[name] = self._digests[name]
-        sync(self._place)
+        sync(self._checkpoint)
         manifest = {
             "version": VERSION,
             "round": round,
@@ -146,36 +146,36 @@ class Checkpoint:
             "digests": digests,
         }
         if self._manifest is not None:
-            write_json(self._place / "previous.json", _signed(self._manifest), durable=True)
-        write_json(self._place / "manifest.json", _signed(manifest), durable=True)
+            write_json(self._checkpoint / "previous.json", _signed(self._manifest), durable=True)
+        write_json(self._checkpoint / "manifest.json", _signed(manifest), durable=True)
         self._previous, self._manifest = self._manifest, manifest
         self._synced = set(self._clients.values())
         self._digests = dict(digests)
         self._named = self._names()
-        self._sweep_up()
+        self._remove_unused()
 
     # ---- private states of simulated clients: a file for each change
     def client(self, client: int) -> Path | None:
         name = self._clients.get(client)
-        return self._place / name if name else None
+        return self._checkpoint / name if name else None
 
     def kept(self, client: int) -> set[str]:
-        """Names of the states from which a client may still have to start: the present one and those of checkpoints."""
+        """Names of the states from which a client may still have to start: the current one and those of checkpoints."""
         saved = [m["clients"].get(str(client)) for m in (self._manifest, self._previous) if m]
         return {name for name in (self._clients.get(client), *saved) if name}
 
     def next(self, client: int, round: int, exchange: int) -> Path:
-        return self._place / f"client-{client:06d}-{round:06d}-{exchange}.safetensors"
+        return self._checkpoint / f"client-{client:06d}-{round:06d}-{exchange}.safetensors"
 
     def commit(self, client: int, path: Path, digest: str = "") -> None:
-        """From now on this is the client's state."""
+        """Make this the client's state."""
         old = self._clients.get(client)
         self._clients[client] = path.name
         self._synced.discard(path.name)
         if digest:
             self._digests[path.name] = digest
         if old and old != path.name and old not in self._named:
-            (self._place / old).unlink(missing_ok=True)
+            (self._checkpoint / old).unlink(missing_ok=True)
             self._digests.pop(old, None)
 
     def _names(self) -> set[str]:
@@ -186,11 +186,11 @@ class Checkpoint:
                 names |= {manifest["server"], *manifest["clients"].values()}
         return names
 
-    def _sweep_up(self) -> None:
-        """Remove what no checkpoint names."""
+    def _remove_unused(self) -> None:
+        """Remove files that no checkpoint names."""
         named = self._named | set(self._clients.values())
-        if self._place.is_dir():
-            for path in self._place.iterdir():
+        if self._checkpoint.is_dir():
+            for path in self._checkpoint.iterdir():
                 if path.name not in named and is_own(f"checkpoint/{path.name}"):
                     path.unlink(missing_ok=True)
 
@@ -208,28 +208,28 @@ def _read(path: Path) -> Manifest:
     if manifest["version"] not in (1, VERSION):
         raise ValueError(f"it has version {manifest['version']}; this fedkin reads 1 and {VERSION}")
     if manifest["version"] > 1 and _signed(manifest) != manifest:
-        raise ValueError("it is not as it was written")
+        raise ValueError("it was changed after it was written")
     return manifest
 
 
 def _verified(folder: Path, path: Path) -> Manifest:
-    """A manifest of which every file is as it was written."""
+    """Read a manifest and check that every file it names is unchanged."""
     manifest = _read(path)
     digests: dict[str, str] = manifest.get("digests", {})
     history = folder / "history.jsonl"
     if manifest["version"] == 1 and history.stat().st_size < manifest["history"]:
-        raise StorageError(f"history.jsonl has lost its end: {manifest['history']} bytes were written")
+        raise StorageError(f"history.jsonl is cut short: {manifest['history']} bytes were written")
     for name, expected in digests.items():
         target = history if name == "history.jsonl" else path.parent / name
         if digest_of(target, manifest["history"] if name == "history.jsonl" else None) != expected:
-            raise ValueError(f"{name} is not as it was written")
+            raise ValueError(f"{name} was changed after it was written")
     load_state(path.parent / manifest["server"])
     return manifest
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], free: set[str]) -> list[str]:
     out = []
-    # a setting that an older fedkin did not have changes nothing while it has its default
+    # a setting that an older fedkin did not have changes nothing as long as it has its default
     defaults = {"options": asdict(Options()), "training": asdict(Training())}
     parts = (old.keys() | new.keys()) - {"environment", "label"}
     if old.get("environment", {}).get("fedkin") != new["environment"]["fedkin"]:

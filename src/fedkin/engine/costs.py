@@ -47,14 +47,14 @@ class Tally:
     slowdown: dict[int, float] = field(default_factory=dict)
 
     def add(self, client: int, *, down: int = 0, up: int = 0, flops: float = 0.0, slowdown: float = 1.0) -> None:
-        """Count one exchange. `slowdown`: how many times as long the client takes, in this round."""
+        """Count one exchange. `slowdown` multiplies the client's time in this round."""
         self.slowdown[client] = max(slowdown, self.slowdown.get(client, 1.0))
         self.down[client] = self.down.get(client, 0) + down
         self.up[client] = self.up.get(client, 0) + up
         self.flops[client] = self.flops.get(client, 0.0) + flops
 
     def seconds(self, device: Device) -> tuple[float, float]:
-        """Compute and communication time of the slowest client: clients work side by side."""
+        """Compute and communication time of the slowest client: clients work in parallel."""
         slowest = (0.0, 0.0)
         for client, flops in self.flops.items():
             link, rate = device.rates(client)

@@ -1,4 +1,4 @@
-"""Where client functions compute: on a CPU, or on accelerators that the workers share out among themselves.
+"""Where client functions compute: on a CPU, or on accelerators that the workers share.
 
 A worker's network, the message, the client's state and its data are placed on the device before a client function runs,
 and its reply comes back to host memory. Client code is ordinary PyTorch written for a CPU: inside `Device.active()`
@@ -37,11 +37,11 @@ class Device:
     def is_cpu(self) -> bool:
         return self.kind == "cpu"
 
-    # ---- what the kinds of devices do differently
-    def place(self, array: Tensor) -> Tensor:
+    # ---- what differs between kinds of devices
+    def to_device(self, array: Tensor) -> Tensor:
         return array.to(self.name)
 
-    def home(self, array: Tensor) -> Tensor:
+    def to_host(self, array: Tensor) -> Tensor:
         return array.detach().cpu()
 
     def module(self, module: nn.Module) -> nn.Module:
@@ -51,11 +51,11 @@ class Device:
         """A tensor on this device by a factory function. Numbers drawn with a CPU generator are those of a CPU."""
         generator = kwargs.get("generator")
         if generator is not None and generator.device.type == "cpu":
-            return self.place(factory(*args, **{**kwargs, "device": "cpu"}))
+            return self.to_device(factory(*args, **{**kwargs, "device": "cpu"}))
         return factory(*args, **{**kwargs, "device": self.name})
 
     def seed(self, seed: int) -> None:
-        # not torch.manual_seed: that queues a call with a stack trace for a CUDA that is not there, each time
+        # not torch.manual_seed: without CUDA it queues a call with a stack trace each time
         torch.default_generator.manual_seed(seed)
         if self.kind == "cuda":
             torch.cuda.manual_seed(seed)
@@ -81,17 +81,17 @@ class Device:
         """Mixed precision: matrix products and convolutions in bfloat16, which needs no scaling of the loss."""
         return torch.autocast(self.kind, dtype=torch.bfloat16)
 
-    # ---- the same for all
+    # ---- the same for all devices
     def placed(self, value: Any) -> Any:
         """A message, a state or examples, with every tensor on this device."""
-        return value if self.is_cpu else _mapped(value, self.place)
+        return value if self.is_cpu else _mapped(value, self.to_device)
 
     def returned(self, reply: Reply) -> Reply:
-        return reply if self.is_cpu else Reply(*_mapped(tuple(reply), self.home))
+        return reply if self.is_cpu else Reply(*_mapped(tuple(reply), self.to_host))
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Inside this block client code finds its tensors on this device."""
+        """Inside this block, client code creates its tensors on this device."""
         if self.is_cpu:
             yield
         else:
@@ -113,17 +113,17 @@ class OnDevice(TorchFunctionMode):
                 return func(*args, **kwargs)
             return self._device.make(func, args, kwargs)
         if func in (torch.Tensor.numpy, torch.Tensor.tolist) and args[0].device.type != "cpu":
-            return func(self._device.home(args[0]), *args[1:], **kwargs)
+            return func(self._device.to_host(args[0]), *args[1:], **kwargs)
         return func(*args, **kwargs)
 
 
 def open_device(name: str) -> Device:
-    """A device in this process. Only workers call it, or the serial engine."""
+    """Open a device in this process. Only workers and the serial engine call this."""
     return Device(name)
 
 
 def names(option: str) -> list[str]:
-    """The devices of an option such as cuda:0,1. CUDA is not initialized by this: workers are forked afterwards."""
+    """The devices of an option such as cuda:0,1. This does not initialize CUDA, because workers are forked later."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     if option == "auto":
         option = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -149,15 +149,15 @@ def check(option: str, amp: bool) -> list[str]:
     """The devices of a run. Raise if they cannot do what is asked."""
     found = names(option)
     if amp and found == ["cpu"]:
-        raise ValueError("amp=True is for accelerators; on a CPU it is slower or not there: leave it out.")
+        raise ValueError("amp=True is for accelerators; on a CPU it is slower or unavailable: leave it out.")
     return found
 
 
 def check_fork(devices: Sequence[str]) -> None:
-    """Raise if forked workers could not use CUDA, because this process did before."""
+    """Raise if forked workers could not use CUDA, because this process has already used it."""
     if any(name.startswith("cuda") for name in devices) and torch.cuda.is_initialized():
         raise RuntimeError(
-            "CUDA is in use in this process already, so forked workers cannot use it: call run() before anything on "
+            "CUDA is already in use in this process, so forked workers cannot use it: call run() before anything on "
             "the GPU, or use engine='serial'."
         )
 

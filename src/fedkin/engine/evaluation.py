@@ -1,4 +1,4 @@
-"""`evaluate_all`: score every client with what the server would send it now. Nothing of the run changes by it."""
+"""`evaluate_all`: score every client with what the server would send it now. This does not change the run."""
 
 from __future__ import annotations
 

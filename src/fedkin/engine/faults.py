@@ -19,7 +19,7 @@ _TAGS = {"drop": 0x105, "slow": 0x510, "nan": 0x4A4, "shape": 0x54A, "huge": 0x4
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """How often a client that is asked has which fault."""
+    """Probability of each fault, for each client that is asked."""
 
     drop: FractionBelow1 = 0.0
     """Its reply gets lost on the way."""
@@ -37,7 +37,7 @@ class FaultPlan:
 
     @classmethod
     def read(cls, text: str, lost: float = 0.0) -> FaultPlan:
-        """From `drop=0.3,nan=0.05`. `lost` is another way to give `drop`."""
+        """Parse `drop=0.3,nan=0.05`. `lost` is another way to set `drop`."""
         known = [f.name for f in fields(cls)]
         given: dict[str, float] = {}
         for part in filter(None, text.split(",")):
@@ -48,7 +48,7 @@ class FaultPlan:
                 number = -1.0
             if name not in known or not equals or number < 0 or name in given:
                 raise ValueError(
-                    f"faults='{text}' has '{part.strip()}'; expected are parts such as drop=0.3, each once, separated "
+                    f"faults='{text}' has '{part.strip()}'; expected: parts such as drop=0.3, each once, separated "
                     f"by commas. Known: {', '.join(known)}."
                 )
             given[name] = number
@@ -62,12 +62,12 @@ class FaultPlan:
         return bool(rate and fed.rng(round, _TAGS[kind], client, exchange).random() < rate)
 
     def spoils(self, fed: Server, round: int, client: int, exchange: int) -> str:
-        """What is wrong with the reply that this client makes; empty if nothing is."""
+        """The fault of this client's reply; empty if it has none."""
         return next((kind for kind in ("nan", "shape", "huge") if self.hits(kind, fed, round, client, exchange)), "")
 
 
 def spoiled(body: list[Tensor], fault: str) -> list[Tensor]:
-    """A reply with a fault in its first array that can have it."""
+    """A reply with this fault in the first array that can have it."""
     out = list(body)
     for i, array in enumerate(body):
         if not array.numel() or not (array.is_floating_point() or fault == "shape"):

@@ -32,7 +32,7 @@ from fedkin.engine.recorder import Recorder, plain
 from fedkin.engine.round import Engine, NoReplies, RoundClients, RunContext
 from fedkin.engine.runner import RunSpec
 from fedkin.engine.serial import Serial
-from fedkin.engine.signals import stoppable
+from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
@@ -72,8 +72,8 @@ def run(
     """Run a method on a federation.
 
     `settings` are fields of `Options` (rounds, participation, seed, …) and of `Training` (lr, epochs, batch_size, …).
-    `task` says what is learned: by default a classification, or a regression where the data has numbers to predict.
-    With `out`, a stopped run goes on from its last checkpoint; `fresh` starts over. `connect` makes an engine of your
+    `task` says what is learned: by default a classification, or a regression if the data has numbers to predict.
+    With `out`, a stopped run resumes from its last checkpoint; `fresh` starts over. `connect` makes an engine of your
     own in place of `options.engine`. Without `trackers` a run shows a progress bar in a notebook, nothing elsewhere.
     """
     if isinstance(method, str):
@@ -120,8 +120,11 @@ def run(
         if (result := loop.finished()) is not None:
             return result
         state, done = loop.begin(connect)
+        with interruptible():
+            loop.catch_up(state, done)
         for round in range(done + 1, options.rounds + 1):
-            state = loop.round(state, round)
+            with interruptible():
+                state = loop.round(state, round)
         return loop.finish(state)
 
 
@@ -158,11 +161,13 @@ class Loop:
         self.context: RunContext | None = None
 
     def close(self) -> None:
-        if self.context is not None:
-            self.context.engine.close()
-            self.context.recorder.history.close()
+        """End the workers, then remove what they were writing. Nobody writes to the folder after this."""
+        with contextlib.ExitStack() as stack:
             if self.keep:
-                self.checkpoint.remove_unfinished()  # a worker that was interrupted may have been writing
+                stack.callback(self.checkpoint.remove_unfinished)
+            if self.context is not None:
+                stack.callback(self.context.recorder.history.close)
+                stack.callback(self.context.engine.close)
 
     @property
     def folder(self) -> Path:
@@ -173,8 +178,8 @@ class Loop:
         if not self.checkpoint.finished(self.options.rounds):
             if self.checkpoint.done > self.options.rounds:
                 raise ValueError(
-                    f"{self.folder} holds {self.checkpoint.done} rounds of this run; {self.options.rounds} are asked "
-                    "for. Name another --out, or use --fresh to start over there."
+                    f"{self.folder} holds {self.checkpoint.done} rounds of this run, more than the "
+                    f"{self.options.rounds} asked for. Name another --out, or use --fresh to start over there."
                 )
             return None
         state = self.checkpoint.load()[0]
@@ -183,7 +188,7 @@ class Loop:
         return self._result(summary, History.load(self.folder, limit=HISTORY_IN_MEMORY), state)
 
     def begin(self, connect: Connect | None) -> tuple[State, int]:
-        """Start the run, or go on from its checkpoint. Returns the server's state and the rounds done."""
+        """Start the run, or resume it from its checkpoint. Return the server's state and the rounds done."""
         options, checkpoint = self.options, self.checkpoint
         for note in checkpoint.notes:
             self._warn(note)
@@ -208,12 +213,15 @@ class Loop:
             tracker.start(self.config, done)
             for text in warnings:
                 tracker.warn(text)
-        if done == options.rounds:  # it was stopped between its last checkpoint and its end
+        return state, done
+
+    def catch_up(self, state: State, done: int) -> None:
+        """Do what is missing of a run that was stopped between its last checkpoint and its end."""
+        if done == self.options.rounds:
             if not self._scheduled(done):
                 self._evaluate(state, done)
             elif self._models(done) and not models_complete(self.folder / "models"):
                 self._evaluate(state, done, record=False)
-        return state, done
 
     def round(self, state: State, round: int) -> State:
         """One round: the method's own steps, then what is measured, saved and reported."""
@@ -237,7 +245,7 @@ class Loop:
             answered = False
         clients.keep()
         recorder.costs(round, clients.tally)
-        if answered:  # else the state is still that of the round before: its events would be recorded twice
+        if answered:  # otherwise the state is that of the previous round, and its events would be recorded twice
             recorder.describe(round, method, state)
         last = round == self.options.rounds
         if self._scheduled(round):
@@ -274,7 +282,7 @@ class Loop:
 
     def _result(self, summary: dict[str, Any], history: History, state: State) -> Run:
         folder = self.folder if self.keep else None
-        kept = {} if self.keep else in_memory(self.folder / "models")  # the folder is about to go
+        kept = {} if self.keep else in_memory(self.folder / "models")  # the folder is about to be removed
         return Run(self.config, summary, history, state, folder, self.spec.method, self.make, kept)
 
     def _warn(self, text: str) -> None:
@@ -290,10 +298,11 @@ class Loop:
             from fedkin.engine.ray import Ray
 
             address, kind = options.ray_address, self.devices[0].partition(":")[0]
-            return Ray(self.spec, options.workers, address=address, time_limit=limit, device=kind)
+            with interruptible():  # a cluster may take a minute to start
+                return Ray(self.spec, options.workers, address=address, time_limit=limit, device=kind)
         if options.engine == "serial" or not hasattr(os, "fork"):
             return Serial(self.spec, self.devices[0])
-        # an accelerator is kept busy by one worker; more only help where the networks are small
+        # one worker keeps an accelerator busy; more only help with small networks
         workers = options.workers or (len(self.devices) if self.devices != ["cpu"] else os.cpu_count()) or 1
         return Pool(self.spec, min(workers, len(self.spec.federation)), time_limit=limit, devices=self.devices)
 
@@ -308,12 +317,12 @@ class Loop:
         return ids
 
     def _scheduled(self, round: int) -> bool:
-        """Is there an evaluation of all clients after this round, however many rounds there are?"""
+        """Are all clients evaluated after this round, no matter how many rounds the run has?"""
         every = self.options.evaluate_every
         return bool(round and every and round % every == 0)
 
     def _models(self, round: int) -> Path | None:
-        """The folder for personal models, if they are to be kept after this round."""
+        """The folder for personal models, if they are saved after this round."""
         size = 4 * len(self.spec.federation) * self.fed.layout.size
         keep = self.options.save_models and round == self.options.rounds and (self.keep or size <= IN_MEMORY)
         return self.folder / "models" if keep else None
@@ -324,7 +333,7 @@ class Loop:
         evaluate_all(self.context, state, round, ids, self._models(round), record=record)
 
     def _notify(self, round: int, answered: int, seconds: float) -> None:
-        """Tell trackers of the round, with the scores of the latest state that was measured."""
+        """Notify trackers of the round, with the scores of the latest state that was measured."""
         assert self.context is not None
         recorder = self.context.recorder
         if self.keep:
@@ -351,7 +360,7 @@ def _check_training(training: Training, federation: Population) -> None:
 
 
 def _hash(module: torch.nn.Module) -> str:
-    """A digest of the initial model: a run does not go on with another one of the same name."""
+    """A digest of the initial model: a run must not resume with a different model of the same name."""
     digest = hashlib.blake2b(digest_size=8)
     for name, value in module.state_dict().items():
         digest.update(name.encode() + value.detach().contiguous().numpy().tobytes())
@@ -359,7 +368,7 @@ def _hash(module: torch.nn.Module) -> str:
 
 
 def _name(source: Source) -> str:
-    """The name under which `load` finds the model again: a registered one, or module:name of the user's."""
+    """The name by which `load` finds the model again: a registered one, or the user's module:name."""
     if isinstance(source, str):
         path, _, name = source.rpartition(":")
         return f"{Path(path).resolve()}:{name}" if path.endswith(".py") else source

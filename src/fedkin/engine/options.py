@@ -26,12 +26,13 @@ class Options:
     seed: Whole = 0
     """Seed of everything random: the same seed gives the same bits."""
     evaluate_every: Whole = 10
-    """Evaluate all clients every so many rounds (0: only after the last). After the other rounds, the participants of
-    the next one are measured."""
+    """Rounds between evaluations of all clients (0: only after the last round). After the other rounds, the
+    participants of the next one are measured."""
     curves: bool = True
-    """Measure participants after the rounds without an evaluation of all. no-curves saves about a fifth of the time."""
+    """Measure the participants after rounds in which not all clients are evaluated. no-curves saves about a fifth of
+    the time."""
     engine: Literal["pool", "serial", "ray"] = "pool"
-    """pool: worker processes. serial: one client after the other in this process, for debugging. ray: a Ray cluster."""
+    """pool: worker processes. serial: one client after another in this process, for debugging. ray: a Ray cluster."""
     ray_address: str = ""
     """Ray cluster to join (auto, or host:port); by default RAY_ADDRESS, or else a new one on this machine."""
     workers: Whole = 0
@@ -41,7 +42,7 @@ class Options:
     amp: bool = False
     """Mixed precision on an accelerator: bfloat16 inside the network, float32 elsewhere."""
     deterministic: bool = False
-    """On an accelerator, use only kernels that repeat to the bit; an operation without one is an error. The same seed
+    """On an accelerator, use only deterministic kernels; an operation without one is an error. The same seed
     then gives the same bits on the same kind of device with the same versions. On a CPU it always does."""
     time_limit: NonNegative = 0.0
     """Seconds to wait for a client's answer; 0: 20 times the longest so far, at least a minute, and an hour before
@@ -68,7 +69,7 @@ class Options:
     arrive: dict[int, int] = field(default_factory=dict)
     """Client and the first round in which it is present; all others are present from the start."""
     leave: dict[int, int] = field(default_factory=dict)
-    """Client and the first round in which it is absent for good."""
+    """Client and the first round in which it is absent; it does not come back."""
     checkpoint_every: Count = 5
     """Rounds between checkpoints."""
     save_models: bool = True
@@ -82,12 +83,12 @@ class Options:
         Privacy.read(self.privacy)
 
 
-# What may differ between a stopped run and the one that resumes it: no number depends on these.
+# Options that may change when a run is resumed: no result depends on them.
 RESUMABLE = {"engine", "ray_address", "workers", "rounds", "checkpoint_every", "save_models"}
 
 
 def settled(options: Options, training: Training, settings: dict[str, Any]) -> tuple[Options, Training]:
-    """Options and training with the settings of a call to `run` put in."""
+    """Options and training updated with the settings of a call to `run`."""
     known = {f.name for f in fields(Options)}, {f.name for f in fields(Training)}
     unknown = [name for name in settings if name not in known[0] | known[1]]
     if unknown:

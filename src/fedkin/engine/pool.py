@@ -10,7 +10,6 @@ import contextlib
 import mmap
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from torch import Tensor
 from fedkin.engine.device import check_fork, open_device
 from fedkin.engine.runner import ClientRunner, Outcome, RunSpec, Work, memory_of
 from fedkin.engine.scheduler import Line, Scheduler, WorkerDied
+from fedkin.engine.signals import forget_in_child, protected
 from fedkin.protocol import Message
 
 
@@ -36,7 +36,7 @@ class Slot(NamedTuple):
 
 
 class Arena:
-    """Memory that forked processes share. It takes up what is written to it, not its size."""
+    """Memory that forked processes share. It uses only as much memory as is written to it."""
 
     def __init__(self) -> None:
         size = 1 << 38
@@ -45,7 +45,7 @@ class Arena:
                 flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
                 self._memory = mmap.mmap(-1, size, flags=flags)
                 break
-            except OSError:  # the address space is limited: take less
+            except OSError:  # the address space is limited: reserve less
                 size //= 2
                 if size < 1 << 24:
                     raise
@@ -96,13 +96,18 @@ class Pool(Scheduler):
         check_fork(devices)
         self._devices = devices
         self._context = multiprocessing.get_context("fork")
-        self._life = os.pipe()  # nothing is ever written: it ends with this process, and the workers see that
+        self._life = os.pipe()  # never written to: it closes when this process ends, which the workers notice
         self._down = Arena()
         self._header = Header(0, (), ())
         self._workers: list[Worker] = []
-        for _ in range(workers):
-            self._workers.append(self._start(Arena(), len(self._workers)))
-            self.lines.append(Line())
+        try:
+            for _ in range(workers):
+                with protected():
+                    self._workers.append(self._start(Arena(), len(self._workers)))
+                    self.lines.append(Line())
+        except BaseException:
+            self.close()
+            raise
 
     def post(self, message: Message) -> None:
         self._down.reset()
@@ -115,7 +120,7 @@ class Pool(Scheduler):
         self._header = Header(self._header.number + 1, shared, own)
 
     def _put_once(self, array: Tensor, known: dict[tuple[Any, ...], Slot]) -> Slot:
-        """In a list, clients are often sent the very same array: it is copied once."""
+        """Copy an array only once if several clients are sent the same one."""
         key = memory_of(array)
         if key not in known:
             known[key] = self._down.put(array)
@@ -123,7 +128,7 @@ class Pool(Scheduler):
 
     def give(self, worker: int, work: Work) -> None:
         target = self._workers[worker]
-        # a dead worker is noticed, and its work is taken back, when its pipe is read
+        # a dead worker is noticed, and its work requeued, when its pipe is read
         with contextlib.suppress(BrokenPipeError, ConnectionError):
             if target.header != self._header.number:
                 target.pipe.send(self._header)
@@ -140,7 +145,7 @@ class Pool(Scheduler):
             outcome, slots = source.pipe.recv()
         except (EOFError, ConnectionError, OSError):
             source.process.join(timeout=2)
-            why = f"exit code {source.process.exitcode}; -9 is often a lack of memory"
+            why = f"exit code {source.process.exitcode}; -9 often means out of memory"
             raise WorkerDied("its worker process", why) from None
         body = tuple(source.up.get(slot).clone() for slot in slots)
         return outcome._replace(body=body)  # type: ignore[no-any-return]
@@ -149,13 +154,14 @@ class Pool(Scheduler):
         old = self._workers[worker]
         old.process.kill()
         old.process.join()
-        old.pipe.close()
-        self._workers[worker] = self._start(old.up, worker)
+        with protected():
+            old.pipe.close()
+            self._workers[worker] = self._start(old.up, worker)
 
     def close(self) -> None:
         for worker, line in zip(self._workers, self.lines):
             if line.work:
-                worker.process.kill()  # it was interrupted, nobody waits for its answer
+                worker.process.kill()  # it was interrupted: nobody waits for its answer
             else:
                 with contextlib.suppress(OSError):
                     worker.pipe.send(None)
@@ -202,13 +208,11 @@ def _serve(
     device: str,
 ) -> None:
     """A worker's loop."""
+    forget_in_child()
     for other in others:
         other.close()
     os.close(life[1])
     threading.Thread(target=_end_with_parent, args=(life[0],), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to all of the group by Ctrl-C: the parent ends its workers
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     runner: ClientRunner | None = None
     header = Header(0, (), ())
@@ -229,7 +233,7 @@ def _serve(
 
 
 def _end_with_parent(life: int) -> None:
-    """No worker outlives a killed parent: it would write files into the folder of the next run."""
+    """End this worker with its parent. Otherwise it could write into the folder of the next run."""
     os.read(life, 1)
     os._exit(0)
 

@@ -11,7 +11,7 @@ from fedkin.protocol import Server
 
 
 class Presence:
-    """`arrive` and `leave` map a client to the first round in which it is present, or absent for good."""
+    """`arrive` and `leave` map a client to the first round in which it is present, or absent from then on."""
 
     def __init__(self, fed: Server, arrive: Mapping[int, int], leave: Mapping[int, int], rounds: int) -> None:
         self._fed, self._arrive, self._leave = fed, arrive, leave

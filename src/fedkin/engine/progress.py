@@ -54,7 +54,7 @@ class Terminal(Tracker):
     def warn(self, text: str) -> None:
         self._warned += 1
         if self._warned <= WARNINGS:
-            more = " (more of these only in the history)" if self._warned == WARNINGS else ""
+            more = " (further warnings are only in the history)" if self._warned == WARNINGS else ""
             self._console.print(f"{self._label}: {text}{more}", highlight=False, markup=False)
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -88,7 +88,7 @@ class Notebook(Tracker):
 
 
 def automatic(label: str) -> list[Tracker]:
-    """The tracker of a run that was given none: a bar in a notebook, nothing elsewhere."""
+    """The default trackers: a bar in a notebook, nothing elsewhere."""
     if "IPython" not in sys.modules:
         return []
     kernel = (
@@ -99,7 +99,7 @@ def automatic(label: str) -> list[Tracker]:
 
 @contextmanager
 def counting(label: str, console: Console) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar over many runs with the time left. Without a terminal: a line for each run that has ended."""
+    """A bar over many runs, with the time left. Without a terminal: a line for each finished run."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(label)

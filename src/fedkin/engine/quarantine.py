@@ -1,8 +1,8 @@
 """Replies that would ruin the server's state: how they are noticed, and whose they are.
 
 A reply may be finite and still so large that the merged model is not, or that the next round of every client fails. So
-the state is looked at after each merge, before it is kept. If it is not usable, the round is done again without the
-clients whose replies reach farther than all others.
+the state is checked after each merge, before it is kept. If it is not usable, the round is repeated without the
+clients whose replies have the largest numbers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedkin.results.summary import QUARANTINED
 
 Clients = tuple[int, ...]
 NOT_FINITE = "the merged model would hold NaN or infinity"
-GROWTH = 1e6  # no merge of sound replies makes the numbers of a state a million times as large
-ATTEMPTS = 3  # so many of the farthest-reaching replies are left out before the search is given up
+GROWTH = 1e6  # no merge of valid replies makes the numbers of a state a million times larger
+ATTEMPTS = 3  # number of the largest replies to leave out before giving up
 
 
 def sound(
@@ -29,7 +29,7 @@ def sound(
 ) -> State:
     """The state to keep after a round that made `after`, or that failed with `error`.
 
-    Raises NoReplies if nobody's reply can be used.
+    Raise NoReplies if no reply can be used.
     """
     everybody = clients.ids
     unusable: dict[int, str] = {}
@@ -47,7 +47,7 @@ def sound(
         return after
     reaches, odd, everybody = clients.reaches(), clients.odd_shapes(), clients.ids
     if after is not None and why != NOT_FINITE and not outliers(reaches):
-        return after  # everybody's numbers have grown alike
+        return after  # the numbers of all replies have grown
     for without in suspects(reaches, odd, merged=after is not None):
         clients.start_again(everybody, without)
         mended, still = _again(method, before, clients)
@@ -59,10 +59,10 @@ def sound(
                 raise NoReplies
             return mended
     if error is not None:
-        raise error  # no reply is to blame: it is a fault of the method
+        raise error  # no reply is to blame: it is a bug in the method
     if why != NOT_FINITE:
         clients.start_again(everybody, ())
-        return method.round(before, clients)  # large, but of everybody's making
+        return method.round(before, clients)  # large, but because of all clients
     raise ClientError(
         f"Round {clients.number}: {why}, also without the largest replies. Lower --lr, or look for a division by zero "
         f"in {type(method).__name__}.merge. The last checkpoint is sound."
@@ -72,7 +72,7 @@ def sound(
 def _without(
     unusable: Collection[int], everybody: Tensor, method: Method, before: State, clients: RoundClients
 ) -> tuple[State | None, Exception | None]:
-    """Do the round again without these clients. Returns the state, or the error; neither if there are no replies."""
+    """Repeat the round without these clients. Return the state, or the error; neither if there are no replies."""
     clients.start_again(everybody, unusable)
     try:
         return (method.round(before, clients) if len(clients.ids) else None), None
@@ -85,7 +85,7 @@ def _without(
 
 
 def _again(method: Method, before: State, clients: RoundClients) -> tuple[State | None, str]:
-    """Do the round again. Returns the state, None if there are no replies, and why it cannot be used."""
+    """Repeat the round. Return the state (None if there are no replies) and why it cannot be used."""
     try:
         after = method.round(before, clients) if len(clients.ids) else None
     except NoReplies:
@@ -100,7 +100,7 @@ def _again(method: Method, before: State, clients: RoundClients) -> tuple[State 
 def problem(method: Method, before: State, after: State, ids: Tensor) -> str:
     """Why a merged state cannot be used; empty if it can.
 
-    A method may mark unknown values of its own by NaN or infinity. What counts is what clients would be sent.
+    A method may use NaN or infinity for unknown values. What matters is what clients would be sent.
     """
     size = reach(after)
     if not isfinite(size):
@@ -114,10 +114,10 @@ def problem(method: Method, before: State, after: State, ids: Tensor) -> str:
 
 
 def suspects(reaches: Mapping[int, float], odd: Collection[int] = (), *, merged: bool = True) -> Iterator[Clients]:
-    """Sets of clients to leave out, one after the other, until a round can be used.
+    """Sets of clients to leave out, one after another, until a round can be used.
 
-    First those whose replies reach much farther than others. If the merge failed, then those with unusual shapes, all
-    and one by one; if it gave NaN, then those that reach farthest.
+    First those with much larger numbers than others. If the merge failed, then those with unusual shapes, all
+    together and one by one; if it gave NaN, then those with the largest numbers.
     """
     tried = set()
     for without in _suspects(reaches, odd, merged):
@@ -138,7 +138,7 @@ def _suspects(reaches: Mapping[int, float], odd: Collection[int], merged: bool) 
 
 
 def outliers(reaches: Mapping[int, float]) -> Clients:
-    """The clients whose replies reach a million times as far as those of the usual client."""
+    """The clients whose replies have numbers a million times larger than those of the median client."""
     ordered = sorted(reaches.values())
     usual = ordered[(len(ordered) - 1) // 2] if len(ordered) > 1 else 0.0
     return tuple(client for client, far in sorted(reaches.items()) if far > GROWTH * max(usual, 1.0))

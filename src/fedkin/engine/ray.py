@@ -46,7 +46,7 @@ def pack(array: Tensor) -> Packed:
 
 
 def unpack(packed: Packed) -> Tensor:
-    """A copy in torch's own memory: Ray's may be unaligned, which changes BLAS rounding."""
+    """A copy in memory of torch's own: Ray's may be unaligned, which changes BLAS rounding."""
     out = torch.empty(packed.shape, dtype=packed.dtype)
     out.reshape(-1).view(torch.uint8).numpy()[:] = packed.content
     return out
@@ -67,7 +67,7 @@ class RayWorker:
         torch.set_num_threads(1)
 
     def prepare(self, spec: RunSpec, device: str = "cpu") -> tuple[str, dict[str, str]]:
-        """Get ready for a run. Returns its machine, and the versions that must be equal everywhere for equal bits.
+        """Get ready for a run. Return this machine's name, and the versions that must match for equal bits.
 
         Ray shows a worker only the GPUs that it was given, so `cuda` is the right one."""
         self._runner = ClientRunner(spec, device=open_device(device))
@@ -106,9 +106,9 @@ def _moved(work: Work, folder: Path) -> Work:
 class Worker:
     actor: Any
     away: bool
-    """It is on another machine than the run."""
+    """It runs on another machine than this process."""
     promises: deque[Any] = field(default_factory=deque)
-    """Of the answers to what it was given, in order."""
+    """References to its answers, in the order of its work."""
 
 
 class Ray(Scheduler):
@@ -177,7 +177,7 @@ class Ray(Scheduler):
         try:
             done: Done = self._ray.get(self._workers[worker].promises[0])
         except self._ray.exceptions.RayTaskError:
-            raise  # not of the client's code, whose errors come back as data
+            raise  # not from client code, whose errors come back as data
         except self._ray.exceptions.RayError as error:
             raise WorkerDied("its Ray worker", short(error)) from error
         self._workers[worker].promises.popleft()
@@ -206,7 +206,7 @@ class Ray(Scheduler):
 
     def _start(self, count: int) -> list[Worker]:
         kind = self._ray.remote(num_cpus=1, num_gpus=self._gpus, max_restarts=0, max_task_retries=0)(RayWorker)
-        workers = idle() if not self._gpus else None  # those that wait have no GPU
+        workers = idle() if not self._gpus else None  # idle workers have no GPU
         actors = [workers.pop() if workers else kind.remote() for _ in range(count)]
         promises = [actor.prepare.remote(self._spec_reference, self._device) for actor in actors]
         try:
@@ -228,12 +228,12 @@ class Ray(Scheduler):
 
 
 def gpus_per_worker(gpus: int, workers: int) -> float:
-    """GPUs for each worker: whole ones, or the largest 1/k of one with which all workers have room."""
+    """GPUs for each worker: whole ones, or the largest fraction 1/k that leaves room for all workers."""
     return float(gpus // workers) if workers <= gpus else 1 / -(-workers // gpus)
 
 
 def _received(work: Work, done: Done) -> Outcome:
-    """The outcome, once the files that travelled with it are written."""
+    """Write the files that came with an outcome, and return it."""
     if isinstance(work, Task) and done.state is not None and work.new_state is not None:
         write_bytes(work.new_state, done.state)
     if isinstance(work, Evaluation) and done.model is not None and work.models is not None:

@@ -1,4 +1,4 @@
-"""Ray clusters: join one or start one, and what its workers need of the user's code."""
+"""Ray clusters: join or start one, and send the user's code to its workers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _idle: list[Any] | None = None
 
 
 def idle() -> list[Any] | None:
-    """Workers of the cluster started or joined here that the next run can use: to start one takes seconds. None where
-    the cluster is somebody else's."""
+    """Idle workers of the cluster started or joined here, for the next run: starting one takes seconds. None if
+    the cluster belongs to somebody else."""
     return _idle
 
 
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 @contextlib.contextmanager
 def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
     """Connect to a Ray cluster: this process's own if it has one, that of `address` or RAY_ADDRESS, or else a new one
-    on this machine, on loopback alone, that ends with the block."""
+    on this machine, on loopback only, that ends with the block."""
     global _idle
     ray = ray_module()
     if ray.is_initialized():
@@ -52,7 +52,7 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS", "")
     if address.startswith("ray://"):
         raise ValueError(
-            f"{address} is for Ray's client, which has no object store of its own: run fedkin on a machine of the "
+            f"{address} is for Ray's client, which has no object store: run fedkin on a machine of the "
             "cluster, with --ray-address auto or host:port."
         )
     folder = None
@@ -73,7 +73,7 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
             folder = tempfile.mkdtemp(prefix="fedkin-ray-", dir="/tmp")
             _start_here(workers or os.cpu_count() or 1, folder, {**quiet, "include_dashboard": False})
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray has put its own in place
+            signal.signal(signal.SIGTERM, handler)  # Ray has installed its own
         _idle = []
         yield
     finally:
@@ -84,7 +84,7 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
 
 
 def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
-    """Start a cluster on loopback. Ray itself waits 30 s for it, which is too short on a busy machine."""
+    """Start a cluster on loopback. Ray's own limit of 30 s is too short on a busy machine."""
     from ray._private import services
 
     look = services.get_node
@@ -132,7 +132,7 @@ def on_loopback() -> Iterator[None]:
 @functools.cache
 def ray_module() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns of a change to come
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it, Ray warns of a future change
     # Ray gives up on its own processes after 30 or 60 s; on a busy machine they take longer to start
     os.environ.setdefault("RAY_agent_register_timeout_ms", str(int(1000 * START_LIMIT)))
     os.environ.setdefault("RAY_worker_register_timeout_seconds", str(int(START_LIMIT)))

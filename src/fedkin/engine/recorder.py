@@ -27,12 +27,12 @@ class Recorder:
         self._sums: dict[tuple[int, str], tuple[float, int]] = {}
 
     def facts(self) -> None:
-        """What is known of the clients before round 1."""
+        """Record what is known about the clients before round 1."""
         for client, metric, value in self._federation.facts():
             self.history.add(0, client, metric, value)
 
     def warning(self, text: str) -> None:
-        """Why the method cannot act in this run."""
+        """Record why the method cannot act in this run."""
         self.history.add(0, None, "warning", text)
 
     # ---- what clients did
@@ -52,13 +52,13 @@ class Recorder:
                 self._sums[round, metric] = total + value, count + 1
 
     def means(self, round: int) -> dict[str, float]:
-        """Mean scores of the state after this round, over the clients measured. Earlier rounds are forgotten."""
+        """Mean scores of the state after this round, over the measured clients. Earlier rounds are dropped."""
         out = {metric: total / count for (r, metric), (total, count) in self._sums.items() if r == round}
         self._sums = {key: value for key, value in self._sums.items() if key[0] > round}
         return out
 
     def one_class(self, round: int, client: int) -> None:
-        """The client's personal model predicts the same class for every test example."""
+        """Record that the client's personal model predicts the same class for every test example."""
         self.history.add(round, client, "one_class", True, ALL)
 
     def unmeasured(self, round: int, client: int, why: str, scope: str = ALL) -> None:
@@ -72,16 +72,16 @@ class Recorder:
         self.history.add(round, client, "dropped", why)
 
     def hostile(self, clients: Iterable[int]) -> None:
-        """The clients whose attacks are simulated."""
+        """Record the clients whose attacks are simulated."""
         for client in sorted(clients):
             self.history.add(0, client, "hostile", True)
 
     def suspected(self, round: int, client: int, metric: str, why: str) -> None:
-        """A reply unlike the others (`outlier`), or not used by the defense (`left_out`)."""
+        """Record a reply that is unlike the others (`outlier`), or not used by the defense (`left_out`)."""
         self.history.add(round, client, metric, why)
 
     def released(self, round: int, client: int, count: int) -> None:
-        """How often a client's data was looked at through noise."""
+        """Record the number of noisy releases of a client's data."""
         if count:
             self.history.add(round, client, "released", count)
 

@@ -70,7 +70,7 @@ class RunContext:
 class RoundClients:
     """The `Clients` of one round. With `measure`, participants are scored before their work (see `Task.measure`).
 
-    Nothing of the round is kept before `keep` is called: until then it can be done again without some clients.
+    Nothing of the round is final before `keep` is called: until then it can be repeated without some clients.
     """
 
     def __init__(self, context: RunContext, round: int, ids: Tensor, state: State, *, measure: bool) -> None:
@@ -119,7 +119,7 @@ class RoundClients:
         return replies
 
     def reaches(self) -> dict[int, float]:
-        """How far the numbers of each client's replies reach, in this round so far."""
+        """The largest magnitude in each client's replies of this round so far."""
         found: dict[int, float] = {}
         for replies in self._replies:
             for i, client in enumerate(replies.ids.tolist()):
@@ -129,7 +129,7 @@ class RoundClients:
     def odd_shapes(self) -> dict[int, list[tuple[int, ...]]]:
         """Clients with a reply in which an array has another shape than most others sent, with the shapes it has.
 
-        Where shapes may differ (`ragged`), this alone does not make a reply wrong.
+        If shapes may differ (`ragged`), this alone does not make a reply wrong.
         """
         found: dict[int, list[tuple[int, ...]]] = {}
         for replies in self._replies:
@@ -142,7 +142,7 @@ class RoundClients:
         return found
 
     def start_again(self, ids: Tensor, without: Collection[int]) -> None:
-        """Forget what was done in this round, to do it again with these clients, but `without` some."""
+        """Discard this round's work, to repeat the round with these clients, but `without` some."""
         self.ids = ids[[client not in without for client in ids.tolist()]]
         self._measure = False
         self._start()
@@ -152,7 +152,7 @@ class RoundClients:
         self._context.warn(f"client {client} dropped: {why}")
 
     def keep(self) -> None:
-        """The clients' private states after this round are now theirs."""
+        """Commit the clients' private states after this round."""
         for client, (path, digest) in self._private.items():
             self._context.checkpoint.commit(client, path, digest)
 
@@ -166,7 +166,7 @@ class RoundClients:
         return Task(round, position, client, name, state, new_state, measure, fault, attack)
 
     def _measures(self, name: str, message: Message) -> bool:
-        """Would an evaluation after the round before have sent this very message, to clients in the same state?"""
+        """Would an evaluation after the previous round have sent this same message, to clients in the same state?"""
         method = self._context.spec.method
         if not (self._measure and name == "local" and self._count == 1):
             return False
@@ -189,7 +189,7 @@ class RoundClients:
             recorder.released(self._round, task.client, outcomes[task.client].released)
 
     def _good(self, outcomes: dict[int, Outcome], name: str) -> dict[int, Outcome]:
-        """Those that answered as they should; the others are named in the history."""
+        """The usable outcomes; the other clients are named in the history."""
         context = self._context
         shapes = Counter(_shape(o) for o in outcomes.values() if not o.error)
         usual = shapes.most_common(1)[0][0] if shapes else None
@@ -203,7 +203,7 @@ class RoundClients:
                 error = "lost on the way"
             if not error:
                 good[client] = outcome
-            elif (client, self._count) not in self._recorded:  # once, also where the round is done again
+            elif (client, self._count) not in self._recorded:  # once, even if the round is repeated
                 self._recorded.add((client, self._count))
                 self.drop(client, error)
         return good
@@ -218,19 +218,19 @@ class RoundClients:
         found = context.defense.apply(bodies, sent, context.spec.method.from_zero)
         for metric, texts in (("outlier", found.outliers), ("left_out", found.left_out)):
             for client, text in sorted(texts.items()):
-                if (metric, client, self._count) not in self._named:  # once, also where the round is done again
+                if (metric, client, self._count) not in self._named:  # once, even if the round is repeated
                     self._named.add((metric, client, self._count))
                     context.recorder.suspected(self._round, client, metric, text)
         return {client: good[client]._replace(body=body) for client, body in found.bodies.items()}
 
 
 def stop_at_own_faults(outcomes: Iterable[Outcome]) -> None:
-    """Raise if the machine that runs fedkin could not store or read something: that is no client's failure."""
+    """Raise if this machine could not store or read something: that is not a client's failure."""
     for outcome in outcomes:
         if outcome.kind == "storage":
             raise StorageError(
-                f"{outcome.error}. The run has stopped. Make room or give permission, then run the same command again: "
-                "it goes on from the last checkpoint."
+                f"{outcome.error}. The run has stopped. Free space or fix permissions, then repeat the command: "
+                "it resumes from the last checkpoint."
             )
 
 
@@ -258,4 +258,4 @@ def _stacked(arrays: list[Tensor]) -> Tensor | list[Tensor]:
 def _check_message(message: Message, count: int) -> None:
     for part in message.own:
         if len(part) != count:
-            raise ValueError(f"send made {len(part)} entries of `own` for {count} clients: one for each is needed.")
+            raise ValueError(f"send made {len(part)} entries of `own` for {count} clients: it must make one for each.")

@@ -34,7 +34,7 @@ from fedkin.task import Task as LearningTask
 
 @dataclass(frozen=True)
 class RunSpec:
-    """All that stays the same in a run."""
+    """Everything that stays fixed in a run."""
 
     method: Method
     federation: Population
@@ -44,12 +44,12 @@ class RunSpec:
     seed: int
     task: LearningTask = field(default_factory=Classification)
     frozen: Mapping[str, Tensor] | None = None
-    """Values of the frozen parameters. Workers that are forked share them; None: each network has its own."""
+    """Values of the frozen parameters. Forked workers share them; None: each network has its own."""
     privacy: Privacy | None = None
     amp: bool = False
     """Mixed precision in the network's forward and backward passes."""
     deterministic: bool = False
-    """Only kernels that give the same bits each time."""
+    """Use only deterministic kernels."""
 
 
 class Task(NamedTuple):
@@ -64,7 +64,7 @@ class Task(NamedTuple):
     new_state: Path | None
     """File for its next private state."""
     measure: bool = False
-    """Also score the model that the client has before this work: the state of the server after the round before."""
+    """Also score the model that the client has before this work: the server's state after the previous round."""
     fault: str = ""
     """A fault to simulate in the reply: nan, shape or huge."""
     attack: str = ""
@@ -76,7 +76,7 @@ class Task(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Score one client with what the server would send it after `round`. Nothing changes by it."""
+    """Score one client with what the server would send it after `round`. This changes nothing."""
 
     round: int
     position: int
@@ -106,19 +106,19 @@ class Outcome(NamedTuple):
     """Why there is no reply, or no scores of an evaluation."""
     trace: str = ""
     model: str = ""
-    """File name of the personal model, where it was kept."""
+    """File name of the personal model, if it was saved."""
     notes: tuple[str, ...] = ()
-    """Problems on the way that were solved; they are written to the history."""
+    """Problems that were solved along the way; they are written to the history."""
     digest: str = ""
-    """Of the file of the client's new private state."""
+    """Digest of the file with the client's new private state."""
     unmeasured: str = ""
-    """Why a participant could not be scored. Its reply counts all the same."""
+    """Why a participant could not be scored. Its reply still counts."""
     kind: str = ""
-    """Of the error: `bad` if there was a reply that cannot be used, `storage` if a file of fedkin's own failed."""
+    """Kind of the error: `bad` if a reply cannot be used, `storage` if one of fedkin's own files failed."""
     one_class: bool = False
     """Does the personal model predict the same class for every test example?"""
     released: int = 0
-    """How often the client's data was looked at through noise: replies, or steps of private SGD."""
+    """Number of noisy releases of the client's data: replies, or steps of private SGD."""
 
 
 class BadReply(ValueError):
@@ -138,7 +138,7 @@ class ClientError(RuntimeError):
 
 
 def failed(work: Work, why: str) -> Outcome:
-    """The outcome of work that gave no answer."""
+    """The outcome of work without an answer."""
     return Outcome(work.position, work.client, (), False, {}, 0.0, 0.0, _where(work, work.hook, why))
 
 
@@ -152,7 +152,7 @@ def client_seed(seed: int, round: int, client: int) -> int:
 
 
 class ClientRunner:
-    """Runs client functions, one after the other, in a network of its own."""
+    """Runs client functions, one after another, with its own network."""
 
     def __init__(self, spec: RunSpec, threads: int = 1, device: Device | None = None) -> None:
         self.spec, self.device = spec, device or Device()
@@ -205,7 +205,7 @@ class ClientRunner:
             return Outcome(work.position, work.client, (), False, {}, 0.0, seconds, text, trace, kind=kind)
 
     def _reply(self, function: str, client: Client, message: Message, fault: str = "") -> tuple[Reply, int]:
-        """What a client function returns, private where the run is, and how often that looked at the client's data."""
+        """The reply of a client function (made private if the run is), and the number of its noisy releases."""
         method, privacy = self.spec.method, self.spec.privacy
 
         def ordinary(client: Client) -> Reply:
@@ -235,7 +235,7 @@ class ClientRunner:
         return attack.body(body, starts, client.seed)
 
     def _client(self, work: Work, round: int) -> Client:
-        """The client as it enters a round, with a clean network and the random generator at its start."""
+        """The client at the start of a round, with a clean network and a freshly seeded random generator."""
         spec, self.net = self.spec, self._workspace.clean()
         data = self._data(work.client)
         seed = client_seed(spec.seed, round, work.client)
@@ -278,7 +278,7 @@ class ClientRunner:
 
         def trained() -> Reply:
             if not made:
-                worker = client._replace(state=self._state(work))  # its work may write into what it is given
+                worker = client._replace(state=self._state(work))  # its work may modify what it is given
                 self.device.seed(client.seed)
                 made.append(self._reply("local", worker, copied(message))[0])
             return made[0]
@@ -290,8 +290,8 @@ class ClientRunner:
     def _scores_before(
         self, work: Task, client: Client, message: Message, reply: Reply
     ) -> tuple[dict[str, float], str]:
-        """What an evaluation after the round before would have measured here, or why there is nothing to measure. The
-        training that it needs is done."""
+        """The scores that an evaluation after the previous round would give here, or why there are none. The
+        training that this needs is already done."""
         after = self.device.random_state()
         self.net = self._workspace.clean()
         client = client._replace(state=self._state(work), net=self.net)  # its work may have changed the others
@@ -338,7 +338,7 @@ class ClientRunner:
     def _keep(self, personal: Model, folder: Path) -> str:
         """The personal model as a file named by its content: clients that use the same model share the file."""
         tensors = self.net.layout.tensors(personal) if isinstance(personal, Tensor) else personal
-        content = save({k: self.device.home(v).contiguous().clone() for k, v in tensors.items()})
+        content = save({k: self.device.to_host(v).contiguous().clone() for k, v in tensors.items()})
         name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
         if not (folder / name).exists() or (folder / name).stat().st_size != len(content):
             write_bytes(folder / name, content)
@@ -346,13 +346,13 @@ class ClientRunner:
 
 
 def on_host(load: Callable[[], Made]) -> Made:
-    """Call a function of fedkin's own that reads data or files, whatever device client code is on."""
+    """Call a function of fedkin that reads data or files on the host, whatever device client code uses."""
     with torch._C.DisableTorchFunction():
         return load()
 
 
 def copied(message: Message) -> Message:
-    """A client may write into what it received; nobody else must see that."""
+    """A copy: a client may modify what it received, and nobody else must see that."""
     return Message(
         tuple(a.clone() for a in message.shared), tuple(a.clone() if hasattr(a, "clone") else a for a in message.own)
     )
@@ -360,7 +360,7 @@ def copied(message: Message) -> Message:
 
 def reach(value: Any, *, finite: bool = False) -> float:
     """The largest magnitude of all floating-point numbers in a nested value; infinite if one of them is not finite.
-    With `finite`, those are passed over."""
+    With `finite`, such numbers are skipped."""
     if isinstance(value, Tensor):
         if not value.numel() or not (value.is_floating_point() or value.is_complex()):
             return 0.0
@@ -380,7 +380,7 @@ def _where(work: Work, hook: str, why: str) -> str:
 
 
 def _checked(value: object, function: str, fault: str = "") -> Reply:
-    """The reply in its plain form. Raise with what is wrong with it."""
+    """Check a reply and return it as plain tuples and dictionaries. Raise if it cannot be used."""
     if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], dict)):
         raise BadReply(f"{function} must return Reply(state, body); it returned a {type(value).__name__}.")
     state, parts = value

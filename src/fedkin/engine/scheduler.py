@@ -1,6 +1,6 @@
-"""The scheduler of all engines with workers: who does what, what is done again, and how long a client may take.
+"""The scheduler of all engines with workers: which worker does what, retries, and time limits.
 
-An engine with workers is a `Scheduler` that says how work and outcomes travel: `give`, `wait`, `take` and `replace`.
+An engine with workers is a `Scheduler` that implements how work and outcomes travel: `give`, `wait`, `take`, `replace`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from fedkin.engine import signals
 from fedkin.engine.runner import Outcome, RunSpec, Work, failed
 from fedkin.protocol import Message
 
-TRIES = 3  # a client whose work kills this many workers is given up for the round
-DEPTH = 2  # pieces of work that a worker has at hand, so that it never waits for the next one
+TRIES = 3  # a client whose work kills this many workers is dropped from the round
+DEPTH = 2  # pieces of work queued at a worker, so that it never waits for the next one
 
-# How long a client may take where the user sets no limit: a multiple of the longest answer so far.
+# How long a client may take if the user sets no limit: a multiple of the longest answer so far.
 MULTIPLE, AT_LEAST, NOTHING_KNOWN = 20.0, 60.0, 3600.0
-LOOK_EVERY = 5.0  # seconds after which the scheduler looks at the clock at the latest
+LOOK_EVERY = 5.0  # maximum number of seconds between two looks at the clock
 
 
 class WorkerDied(Exception):
-    """A worker ended before it answered. `who` was it, and why."""
+    """A worker ended before it answered. `who` is the worker, `why` the reason."""
 
     def __init__(self, who: str, why: str) -> None:
         super().__init__(f"{who} died: {why}")
@@ -32,22 +33,22 @@ class WorkerDied(Exception):
 
 @dataclass
 class Line:
-    """What one worker has to do, in order."""
+    """The queue of one worker."""
 
     work: deque[Work] = field(default_factory=deque)
     since: float = 0.0
-    """When it began the first of it, by the scheduler's clock."""
+    """When it began the first piece, by the scheduler's clock."""
 
 
 class Scheduler(ABC):
     def __init__(self, spec: RunSpec, time_limit: float | None) -> None:
         self.spec, self._limit = spec, time_limit
-        self._longest: dict[str, float] = {}  # by hook: training says nothing of how long an evaluation takes
+        self._longest: dict[str, float] = {}  # by hook: training says nothing about how long an evaluation takes
         self._clock = Clock()
         self.lines: list[Line] = []
         """One for each worker."""
         self.retired: set[int] = set()
-        """Workers that are gone for good: there is no room to replace them."""
+        """Workers that ended and cannot be replaced, because there is no room."""
 
     # ---- how things travel
     @abstractmethod
@@ -60,15 +61,15 @@ class Scheduler(ABC):
 
     @abstractmethod
     def wait(self, workers: Sequence[int], timeout: float) -> Collection[int]:
-        """Those of these workers that have an answer, or have died. Empty after `timeout` seconds."""
+        """The workers among these that have an answer, or have died. Empty after `timeout` seconds."""
 
     @abstractmethod
     def take(self, worker: int, work: Work) -> Outcome:
-        """A worker's answer to the first of its work. Raises WorkerDied."""
+        """A worker's answer to the first piece of its work. Raises WorkerDied."""
 
     @abstractmethod
     def replace(self, worker: int) -> None:
-        """End a worker, whatever it does, and start a new one in its place; or retire it, if others are left."""
+        """Kill a worker and start a new one instead; or retire it, if others are left."""
 
     @abstractmethod
     def close(self) -> None:
@@ -76,7 +77,7 @@ class Scheduler(ABC):
 
     # ---- who does what
     def run(self, work: Sequence[Work], message: Message) -> list[Outcome]:
-        """All outcomes, in the order of the work, whoever did it and whenever."""
+        """All outcomes, in the order of the work, no matter which worker did it when."""
         self.post(message)
         self._clock.tick()
         sizes = self.spec.federation.sizes
@@ -85,6 +86,7 @@ class Scheduler(ABC):
         self._deaths: dict[int, int] = {}
         self._outcomes: dict[int, Outcome] = {}
         while len(self._outcomes) < len(work):
+            signals.check()
             self._hand_out()
             busy = [worker for worker, line in enumerate(self.lines) if line.work]
             ready = self.wait(busy, self._patience(busy))
@@ -126,7 +128,7 @@ class Scheduler(ABC):
         self._do_again(worker, None)
 
     def _do_again(self, worker: int, death: WorkerDied | None) -> None:
-        """Put back what a worker had to do, and replace it. The work that it died of is given up after some tries."""
+        """Requeue what a worker had to do, and replace it. Work that killed several workers is given up."""
         again = self.lines[worker].work
         self.lines[worker] = Line()
         if death is not None:
@@ -153,7 +155,7 @@ class Scheduler(ABC):
 
 
 class Clock:
-    """Seconds that this process ran. While it is suspended, or the machine sleeps, nobody's time runs out."""
+    """Seconds that this process ran. Time during which it is suspended, or the machine sleeps, does not count."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Trackers: a run reports to them while it goes on. TensorBoard, MLflow, Weights & Biases, or your own."""
+"""Trackers: a run reports its progress to them. TensorBoard, MLflow, Weights & Biases, or your own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Tracker:
     """Override the hooks you need; the defaults do nothing."""
 
     def start(self, config: dict[str, Any], done: int) -> None:
-        """Before the first round that is left to do; `done` rounds of a resumed run are finished."""
+        """Before the first remaining round; `done` rounds of a resumed run are finished."""
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
         """After each round: seconds, the number of clients that answered, and mean scores over all clients if they

@@ -1,4 +1,4 @@
-"""A worker's network and PyTorch settings: every client finds them as they were built, whatever the last one did."""
+"""A worker's network and PyTorch settings, restored for every client, whatever the previous one did."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = (int, float, str, type(None))
 
 class Workspace:
     def __init__(self, make: Callable[[], Network], threads: int, first: Network | None = None) -> None:
-        """`first`: the network to begin with; `make` builds another one like it."""
+        """`first`: the initial network; `make` builds another one like it."""
         self._make, self._threads = make, threads
         self._build(first)
 
@@ -33,13 +33,13 @@ class Workspace:
         return [int(_bits(value).sum()) for value in self.net.frozen_parameters.values()]
 
     def clean(self) -> Network:
-        """The network as it was built: put back where that is possible, or else a new one."""
+        """The network as it was built: restored if possible, or else a new one."""
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float32)
         if _structure(self.net) != self._built or self._mark() != self._frozen_mark:
-            self._build()  # with frozen values of its own: the shared ones may be what was changed
+            self._build()  # with its own frozen values: the shared ones may have been changed
         for parameter, gradient in self._gradients:
             if parameter.requires_grad != gradient:
                 parameter.requires_grad_(gradient)
@@ -54,7 +54,7 @@ class Workspace:
         return self.net
 
     def apart(self, value: Any) -> Any:
-        """The same value, with copies of what is stored in the network itself: the next use of it would change that."""
+        """The same value, with copies of tensors that are stored in the network, which its next use would change."""
         if isinstance(value, torch.Tensor):
             return value.clone() if self.net.holds(value) else value
         if isinstance(value, dict):
@@ -70,7 +70,7 @@ def _bits(value: torch.Tensor) -> torch.Tensor:
 
 
 def _structure(net: Network) -> list[Any]:
-    """What cannot be put back: which parts there are, their settings and hooks, and where their numbers are stored."""
+    """What cannot be restored: which parts there are, their settings and hooks, and where their numbers are stored."""
     out: list[Any] = [id(net.flat), net.flat.data_ptr(), id(net.initial), id(net.module)]
     for name, part in net.module.named_modules():
         settings = [(k, v) for k, v in vars(part).items() if isinstance(v, _PLAIN) and k != "training"]

@@ -1,4 +1,4 @@
-"""`fedkin bench`: our own leaderboard. Methods on tracks, each with the same budget for tuning."""
+"""`fedkin bench`: fedkin's leaderboard. All methods on several tracks, each with the same budget for tuning."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fedkin.experiments.declare import Setting
 from fedkin.experiments.outcome import brief
 from fedkin.methods import METHODS
 from fedkin.registry import lookup
+from fedkin.report import tables
 from fedkin.report.tables import markdown
 
 if TYPE_CHECKING:
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
     from fedkin.experiments.leaderboard import Board
 
 GRID = (0.03, 0.1, 0.3)
-"""Learning rates that every method is tried with, on the data of seed 0; validation chooses."""
+"""Learning rates tried for every method on the data of seed 0; the best on validation is used."""
 VARIANTS = ("fedavg-ft", "kin-lite")
 """Named variants that are ranked beside the methods. The others are ablations and other readings of a method that is
-ranked already: they would only push the rest down. `--methods` takes any of them."""
-MOST = 0.9
-"""A track counts once so many of the methods have been run on it; until then it would leave most methods unranked."""
+already ranked: they would only push the rest down. `--methods` accepts any of them."""
+FIRST = (
+    "local", "fedavg", "fedavg-ft", "fedcedar", "pflic", "pfedgat", "dcpfl", "knnper", "kin", "kin-lite", "ditto", "fedper",
+)  # fmt: skip
+"""Run on every track before the others. A track counts once it has all of these, so that a leaderboard is useful long
+before every method has been run everywhere."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,10 @@ def bench(
     names, chosen_tracks = known(methods, tracks)
     store = store_of(cells, out)
     failed: dict[str, str] = {}
-    for name, track in chosen_tracks.items():
-        with counting(name, console) as on_progress:
-            failed |= run_track(names, track, out, store, workers, on_progress)
+    for methods in ([m for m in names if m in FIRST], [m for m in names if m not in FIRST]):
+        for name, track in chosen_tracks.items() if methods else ():
+            with counting(name, console) as on_progress:
+                failed |= run_track(methods, track, out, store, workers, on_progress)
     found = collect(names, chosen_tracks, store, failed)
     show(found, console)
     for path in write(found, out):
@@ -108,7 +113,7 @@ def ranked() -> list[str]:
 
 
 def known(methods: Sequence[str], tracks: Sequence[str]) -> tuple[list[str], dict[str, Track]]:
-    """The methods and tracks of these names; none: all that are ranked."""
+    """The methods and tracks with these names; by default all that are ranked."""
     for name in methods:
         lookup(METHODS, name, "method")
     for name in tracks:
@@ -164,15 +169,15 @@ def run_track(
 
 
 def collect(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, failed: Mapping[str, str]) -> Board:
-    """The leaderboard from stored results; what failed or is missing is named."""
+    """The leaderboard from stored results. It names what failed or is missing."""
     from fedkin.experiments.leaderboard import Entry, board
 
     entries: dict[tuple[str, str], Entry] = {}
     failures: list[str] = []
     for name, track in tracks.items():
-        done = sum(_tried(method, track, cells) for method in methods)
-        if done < MOST * len(methods):
-            failures.append(f"track {name}: {done} of {len(methods)} methods are done")
+        missing = [method for method in methods if method in FIRST and not _tried(method, track, cells)]
+        if missing:
+            failures.append(f"track {name}: {', '.join(missing)} not run yet")
             continue
         for method in methods:
             lr = chosen(method, track, cells)
@@ -207,7 +212,7 @@ def _table(results: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def write(found: Board, out: Path) -> list[Path]:
-    """The leaderboard as JSON, Markdown, two figures and an interactive page."""
+    """The leaderboard as JSON, Markdown, CSV, LaTeX, two figures and an interactive page."""
     from fedkin.experiments.board_page import write_page
     from fedkin.experiments.leaderboard import critical_difference, pareto
     from fedkin.results.files import write_json
@@ -216,6 +221,10 @@ def write(found: Board, out: Path) -> list[Path]:
     made = [out / "leaderboard.json", out / "leaderboard.md"]
     write_json(made[0], {"command": "fedkin bench", "budget": BUDGET, **found.to_json()})
     made[1].write_text(text(found))
+    if found.lines:
+        for suffix, written in ((".csv", tables.csv(*found.table())), (".tex", tables.latex(*found.table()))):
+            made.append(out / f"leaderboard{suffix}")
+            made[-1].write_text(written)
     if len(found.lines) > 1:
         for name, draw in (("critical-difference", critical_difference), ("pareto", pareto)):
             made.append(out / f"leaderboard-{name}.png")

@@ -13,7 +13,7 @@ from fedkin.experiments.leaderboard import Board
 
 
 def write_page(folder: Path, out: Path | None = None) -> Path:
-    """Make the page of a folder that `fedkin bench` wrote; by default leaderboard.html inside it."""
+    """Write the page for a folder that `fedkin bench` made; by default to leaderboard.html inside it."""
     found = json.loads((folder / "leaderboard.json").read_text())
     path = out or folder / "leaderboard.html"
     path.write_text(render(found), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Run cells side by side, one on each core. Stored results are read, finished runs are not run again, stopped ones
+"""Run cells in parallel, one on each core. Stored results are reused, finished runs are not repeated, stopped ones
 resume."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def carry_out(
 
 
 def needs(items: Mapping[str, Item], scale: str) -> dict[str, set[str]]:
-    """What is to be kept of each run, by name, for all of these items together."""
+    """What to keep of each run, by name, for all of these items together."""
     out: dict[str, set[str]] = {}
     for name, item in items.items():
         for one in jobs_of(name, item, scale).values():
@@ -78,7 +78,7 @@ def collect(
     only: Sequence[str] = (),
     failed: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """The outcome of an item from stored results alone; what is missing is said."""
+    """The outcome of an item from stored results alone. It names what is missing."""
     failed = failed if failed is not None else cells.failures
     runs: dict[tuple[str, str], list[Run]] = {}
     missing: dict[tuple[str, str], str] = {}
@@ -120,7 +120,7 @@ def run_all(
     absent = {j.folder: why for j in {j.folder: j for j in waiting}.values() if (why := unavailable(j.setting))}
     failed = {j.name: absent[j.folder] for j in waiting if j.folder in absent}
     waiting = [j for j in waiting if j.name not in failed]
-    # jobs on the same data next to each other: a worker keeps what it has loaded
+    # jobs on the same data follow each other, because a worker caches the data it has loaded
     waiting.sort(key=lambda j: (j.setting.data, j.seed, j.folder))
     done = len(distinct) - len(waiting)
     on_progress(done, len(distinct), "")
@@ -130,7 +130,7 @@ def run_all(
         try:
             wait_for()
             _stored(one, out, cells, keep.get(one.name, ()))
-        except Exception as error:  # one run that fails must not cost the others
+        except Exception as error:  # a failed run must not stop the others
             first = str(error).strip().split("\n")[0]  # the rest of a client's error is its traceback
             failed[one.name] = f"failed: {type(error).__name__}: {first}"
         cells.note(one, failed.get(one.name, ""))
@@ -161,7 +161,7 @@ def _begin_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """No worker outlives a killed parent."""
+    """End this worker with its parent."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -169,14 +169,14 @@ def _end_with_parent() -> None:
 
 
 def _alone() -> None:
-    """One thread for each run: runs go side by side, and so small ones gain nothing from more."""
+    """Use one thread per run: runs are parallel, and such small ones gain nothing from more."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def _stored(one: Job, out: Path, cells: Cells, keep: Collection[str]) -> bool:
-    """Store the result of a finished run; False if it has not finished, or measured too seldom for what is wanted."""
+    """Store the result of a finished run. Return False if it has not finished, or was evaluated too rarely."""
     folder = out / "runs" / one.name
     if not (folder / "finished.json").exists():
         return False
@@ -221,7 +221,7 @@ def run_one(one: Job, out: Path) -> None:
     except ValueError as error:
         if "holds another run" not in str(error):
             raise
-        shutil.rmtree(folder)  # it was stopped, and the code has changed since: begin again
+        shutil.rmtree(folder)  # it was stopped, and the code has changed since: start over
         start()
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     about = {"seconds": time.process_time() - begin, "every": setting.evaluate_every}
@@ -229,7 +229,8 @@ def run_one(one: Job, out: Path) -> None:
 
 
 def method_of(label: str, federation: Any) -> Any:
-    """A method by its label. DC-PFL's `oracle` and FedCEDAR's `nodes` get from the federation what no server knows."""
+    """A method by its label. DC-PFL's `oracle` and FedCEDAR's `nodes` are read from the federation: no real server
+    knows them."""
     from fedkin.experiments.federations import by_kld
     from fedkin.methods import method
     from fedkin.results.comparison import parse

@@ -26,7 +26,7 @@ NO_EFFECT = ("evaluate_every",)  # fields of a setting that change no result
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its results are a function of this alone."""
+    """One run to do: its results depend on nothing else."""
 
     method: str
     setting: Setting
@@ -50,12 +50,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of the folder of its run."""
+        """Name of the folder of its run."""
         return f"{self.folder}/{self.file}/seed-{self.seed}"
 
 
 def job(cell: Cell, scale: str, seed: int) -> Job | None:
-    """None: the cell is not run at this scale."""
+    """The run of a cell; None if the cell is not run at this scale."""
     setting = cell.at(scale)
     return None if setting is None else Job(cell.method.format(epochs=setting.epochs), setting, seed)
 
@@ -124,7 +124,7 @@ def _dense(value: Any) -> str:
 
 
 def extract(folder: Path, setting: Setting, keep: Iterable[str], seconds: float) -> dict[str, Any]:
-    """What is kept of a finished run."""
+    """What to keep of a finished run."""
     history = History.load(folder)
     summary = json.loads((folder / "summary.json").read_text())
     last, clients = summary["rounds"], summary["clients"]
@@ -133,7 +133,7 @@ def extract(folder: Path, setting: Setting, keep: Iterable[str], seconds: float)
         values = history.values(metric, round=last)
         if values:
             out[metric] = [short(values.get(c)) for c in range(clients)]
-    out["tests"] = [r.value for r in history.records if r.round == 0 and r.metric in ("test_examples", "test_rows")]
+    out["tests"] = [r.value for r in history.records if r.round == 0 and r.metric == "test_examples"]
     out["bytes"] = [summary["bytes_down"], summary["bytes_up"]]
     out["flops"] = summary["flops"]
     out["kld"] = short(summary.get("mean_kld"))
@@ -175,7 +175,7 @@ def _curves(history: History, rounds: list[int]) -> dict[str, list[float | None]
 
 
 def _time(history: History, rounds: list[int]) -> dict[str, list[float | None]]:
-    """Until the end of each measured round: simulated seconds, and rounds in which any client sent something."""
+    """Simulated seconds, and rounds in which any client sent something, until the end of each measured round."""
     last = max(rounds)
     out: dict[str, list[float | None]] = {}
     for name in ("communication_seconds", "compute_seconds"):
@@ -190,7 +190,7 @@ def _time(history: History, rounds: list[int]) -> dict[str, list[float | None]]:
 
 
 def short(value: Any) -> float | None:
-    """Five significant digits, or None for what is not a finite number."""
+    """Round to five significant digits; None for anything that is not a finite number."""
     return None if value is None or not isfinite(value) else float(f"{value:.5g}")
 
 

@@ -20,11 +20,11 @@ def convergence_round(
     (0.001: a tenth of a point); None if the run ends before that can be said.
 
     `rounds` says in which round each value was measured (default: 1, 2, …). A smoothed value is the mean of the last
-    `window` measurements, of fewer at the start.
+    `window` measurements, or of fewer at the start.
     """
     at = list(range(1, len(accuracy) + 1)) if rounds is None else list(rounds)
     if len(at) != len(accuracy) or any(b <= a for a, b in pairwise(at)):
-        raise ValueError(f"rounds must rise and be as many as the {len(accuracy)} values; given: {at}.")
+        raise ValueError(f"rounds must increase, with one for each of the {len(accuracy)} values; given: {at}.")
     values = np.asarray(accuracy, float)
     smooth = [values[max(0, i + 1 - window) : i + 1].mean() for i in range(len(values))]
     best = np.maximum.accumulate(smooth) if smooth else np.empty(0)

@@ -1,4 +1,4 @@
-"""What the declarations of a paper's experiments are made of. Nothing here runs anything."""
+"""The parts from which a paper's experiments are declared. Nothing here runs anything."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Size = Literal["full", "desk", "smoke"]
 SCALES: dict[str, str] = {
-    "full": "the paper's setting to the letter, as far as the paper states it",
-    "desk": "sizes fixed item by item, so that FedAvg comes close to its plateau; columns that do not fit are left out",
+    "full": "exactly the paper's setting, as far as the paper states it",
+    "desk": "sizes chosen for each item so that FedAvg comes close to its plateau; some columns are left out",
     "smoke": "2 rounds of 1 epoch, at most 20 clients of 20 examples, networks of a quarter of the width, 1 seed",
 }
 
@@ -37,9 +37,9 @@ class Setting:
     model: str
     partition_options: Mapping[str, Any] = field(default_factory=dict)
     width: float = 1.0
-    """Factor on the units of each layer."""
+    """Multiplies the units of each layer."""
     examples: int = 0
-    """Most examples of a client, before they are split; 0: all that the partition gives it."""
+    """Maximum number of examples per client, before they are split; 0: all that the partition gives it."""
     test: float = 0.2
     """Fraction of a client's examples used for testing."""
     validation: float = 0.0
@@ -56,9 +56,9 @@ class Setting:
     batches: int = 0
     """Instead of batch_size: the number of batches in an epoch."""
     evaluate_every: int = 0
-    """Measure all clients every this many rounds; 0: after the last round only. Does not change any result."""
+    """Rounds between evaluations of all clients; 0: only after the last round. Does not change any result."""
     level: Literal["", "Low", "Mid", "High"] = ""
-    """Of 100 draws of the partition, take one of this third of the range of mean KLD (DC-PFL, sec. V-D)."""
+    """Of 100 draws of the partition, use one from this third of the range of mean KLD (DC-PFL, sec. V-D)."""
     arrive_share: float = 0.0
     """Fraction of the clients, counted from the last, that joins late: …"""
     arrive_rounds: int = 3
@@ -76,7 +76,7 @@ class Setting:
 
 
 def tiny(setting: Setting) -> Setting:
-    """The scale `smoke`: does it run at all?"""
+    """The setting at the scale `smoke`, which only checks that it runs."""
     return replace(
         setting,
         clients=min(setting.clients, 20),
@@ -102,9 +102,9 @@ class Cell:
     method: str
     """As `fedkin compare` takes it, with options after commas; {epochs} stands for the setting's local epochs."""
     setting: Setting
-    """The paper's."""
+    """The paper's setting."""
     desk: Setting | None = None
-    """At the scale `desk`; None: not run there."""
+    """The setting at the scale `desk`; None: not run there."""
     paper: Mapping[str, float] = field(default_factory=dict)
     """The paper's own number for each measure."""
 
@@ -138,7 +138,7 @@ class Measure:
     statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
     """How it summarizes them; None: the mean."""
     margin: float = 0.0
-    """Differences within it count as level."""
+    """Differences within this margin count as level."""
     style: Literal["percent", "number"] = "number"
     needs: tuple[str, ...] = ()
     """What must be kept of a run's history: "curve", "time", "mixing", "labels", or a metric that the method writes."""
@@ -152,7 +152,7 @@ class Claim:
     below: tuple[str, str]
     measure: str
     ours: bool = False
-    """Not the paper's claim but ours."""
+    """The claim is ours, not the paper's."""
 
     @property
     def pair(self) -> str:
@@ -167,7 +167,7 @@ class Item:
     """A table or figure of a paper."""
 
     title: str
-    place: str
+    where: str
     """Its number and section in the paper."""
     cells: tuple[Cell, ...]
     measures: Mapping[str, Measure]
@@ -184,10 +184,10 @@ class Item:
     means: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Further columns: means over these others."""
     paper_means: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """(row, such a column) to the paper's headline number."""
+    """Maps (row, column of means) to the paper's headline number."""
 
     def columns(self) -> list[str]:
-        """Without means."""
+        """The columns, without columns of means."""
         return list(dict.fromkeys(cell.column for cell in self.cells))
 
     def rows(self) -> list[str]:

@@ -107,7 +107,7 @@ def curves(outcome: Outcome, also: str = "", reduce: str = "mean", over: str = "
                 ax.set_title(column if line == 0 else "")
         legends = [ax.get_legend_handles_labels() for ax in axes[0]]
         alike = all(names == legends[0][1] for _, names in legends)
-        if alike and len(columns) > 1:  # one for all: there is room beside the title
+        if alike and len(columns) > 1:  # one legend for all panels: there is room beside the title
             figure.legend(*legends[0], loc="upper right", ncols=max(1, len(legends[0][1])), fontsize=8)
         else:
             for ax, (handles, names) in zip(axes[0], legends):

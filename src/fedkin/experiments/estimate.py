@@ -1,4 +1,4 @@
-"""How long runs take: counted from their settings, corrected by the runs that are done. No torch, so it is quick."""
+"""How long runs take: estimated from their settings, corrected by finished runs. Without torch, so it is quick."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPES = {  # numbers of one example, classes, examples in the training part
 DENSE = {"mlp": (64,), "fcnn1": (200,), "fcnn2": (200, 100)}
 # Milliseconds of one core for each example of a step, at width 1 (measured with two busy cores).
 CONVOLUTIONAL = {"lenet": 0.15, "cnn2": 0.5, "cnn3": 0.8, "cnn3fc3": 0.8, "cnn6": 2.5, "har": 0.15}
-# Work of a local round against plain SGD, roughly; 1 where a method is not named.
+# Rough cost of a local round relative to plain SGD; 1 for methods that are not listed.
 FACTOR = {
     "perfedavg": 2.0,
     "pfedme": 5.0,
@@ -65,13 +65,13 @@ class Status:
     done: int
     total: int
     spent: float
-    """Seconds of one core that the finished runs took."""
+    """Core seconds of the finished runs."""
     left: float
-    """Seconds of one core that the others will take."""
+    """Estimated core seconds of the remaining runs."""
 
     @property
     def hours_left(self) -> float:
-        """With every core of this machine at work."""
+        """Estimated hours on all cores of this machine."""
         return self.left / 3600 / (os.cpu_count() or 1)
 
 

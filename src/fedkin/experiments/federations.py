@@ -59,7 +59,7 @@ def build(setting: Setting, seed: int) -> Federation:
 
 
 def _drawn(made: Federation, setting: Setting, seed: int) -> Iterator[Split]:
-    """Each client's split with training or test examples drawn anew by its own label distribution."""
+    """Each client's split, with training or test examples redrawn from its own label distribution."""
     source, rng = made.arrays, np.random.default_rng([seed, 0xD4A3])
     assert source.train is not None
     labels = source.y[: source.train]
@@ -95,7 +95,7 @@ def _by_share(by_class: list[Ints], share: Any, count: int, rng: np.random.Gener
         each[c] += 1
     short = np.maximum(each - [len(rows) for rows in by_class], 0)
     if short.any():
-        raise ValueError(f"A client wants {each.max()} examples of a class that has fewer: take fewer examples.")
+        raise ValueError(f"A client wants {each.max()} examples of a class that has fewer: use fewer examples.")
     return np.concatenate([rng.choice(rows, n, replace=False) for rows, n in zip(by_class, each)])
 
 

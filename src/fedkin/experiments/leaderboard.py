@@ -1,4 +1,4 @@
-"""The leaderboard: ranks over tracks, what differs decidedly, and who loses. Pure functions of stored results."""
+"""The leaderboard: ranks over tracks, significant differences, and losing clients. Pure functions of stored results."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Entry:
     tests: Numbers
     """Test examples behind each value."""
     megabytes: float
-    """Both directions, for each round and client."""
+    """Traffic in both directions, per round and client."""
     seconds: float
-    """Of one core, for one run."""
+    """Core seconds of one run."""
     lr: float
-    """Chosen on validation."""
+    """The learning rate chosen on validation."""
 
     @property
     def mean(self) -> float:
@@ -52,7 +52,7 @@ class Line:
 
     method: str
     rank: float
-    """Mean over tracks of its rank by personal accuracy; methods that tie share theirs."""
+    """Mean over tracks of its rank by personal accuracy; tied methods share a rank."""
     accuracy: dict[str, float]
     worst_decile: float
     losers: float | None
@@ -134,7 +134,7 @@ class Board:
         return ["track", "best", "accuracy %", "not decidedly below it"], rows
 
     def words(self) -> str:
-        """The tests, in a sentence."""
+        """The result of the tests, in a sentence."""
         if self.friedman is None or self.critical is None:
             return "Too few tracks or methods for a test over ranks."
         word = "differ" if self.friedman < 0.05 else "cannot be told apart"
@@ -258,7 +258,7 @@ def cliques(ranks: Sequence[float], critical: float) -> list[tuple[int, int]]:
 
 
 def pareto(found: Board) -> Figure:
-    """Mean accuracy over traffic; the line joins methods that no other beats in both."""
+    """Mean accuracy over traffic; the line joins the methods that no other method beats in both."""
     from fedkin.experiments.draw import BLUE, RED, page
 
     points = [(line.megabytes, 100 * float(np.mean(list(line.accuracy.values()))), line.method) for line in found.lines]
@@ -278,7 +278,7 @@ def pareto(found: Board) -> Figure:
                 color="black" if i in best else "0.5",
             )
         ax.set_xscale("symlog", linthresh=1e-3)
-        ax.set_xlabel("megabytes a round and client, both directions")
+        ax.set_xlabel("megabytes per round and client, both directions")
         ax.set_ylabel("mean accuracy over tracks %")
     return figure
 

@@ -90,7 +90,7 @@ def until_converged(*names: str) -> Measure:
 
 def _communications(run: Run) -> float | None:
     found = until_converged("sent").of(run)
-    return found or None  # nobody ever sends (Local): the paper has no number either
+    return found or None  # nobody sends anything (Local): the paper has no number either
 
 
 communications = Measure(_communications, needs=("curve", "time"))
@@ -149,7 +149,7 @@ discrepancy_correlation = Measure(_correlation, needs=TREE)
 
 # ---- who learns from whom
 def last_mixing(run: Run) -> Numbers:
-    """[N, N]; of several matrices (one for each group of layers) the first."""
+    """The mixing matrix [N, N]; the first of several (one for each group of layers)."""
     return np.array(run.result["kept"]["mixing"], float)
 
 

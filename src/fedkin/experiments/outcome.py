@@ -1,4 +1,4 @@
-"""Paper against ours: numbers with intervals, claims with verdicts; to read, and to store as a small JSON file."""
+"""The paper's numbers and ours: numbers with intervals, claims with verdicts, as text and as a small JSON file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def half_interval(values: Sequence[float]) -> float | None:
     """Half the width of the 95 % interval of the mean (Student's t over seeds); None for fewer than two values."""
     if len(values) < 2:
         return None
-    if np.ptp(values) <= 1e-9 * abs(max(values)):  # else rounding shows as a tiny interval
+    if np.ptp(values) <= 1e-9 * abs(max(values)):  # otherwise rounding would show as a tiny interval
         return 0.0
     from scipy.stats import t
 
@@ -60,7 +60,7 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim and what became of it."""
+    """A claim and its verdict."""
 
     claim: Claim
     verdict: Verdict
@@ -81,7 +81,7 @@ class Outcome:
     seconds: float
 
     def values(self, row: str, column: str, measure: str) -> dict[int, float | None]:
-        """Seed by seed; for a column of means only where all of its parts are there."""
+        """The values, seed by seed; for a column of means only if all of its parts exist."""
         parts = self.item.means.get(column)
         if parts is None:
             return {run.seed: self.item.measures[measure].of(run) for run in self.runs.get((row, column), [])}
@@ -212,7 +212,7 @@ class Outcome:
         parts = [f"### {self.name}: {self.item.title}", ""]
         seeds = self.seeds
         parts += [
-            f"{self.item.place}. Scale {self.scale}, {seeds} {'seed' if seeds == 1 else 'seeds'}; ours"
+            f"{self.item.where}. Scale {self.scale}, {seeds} {'seed' if seeds == 1 else 'seeds'}; ours"
             f"{' with the 95 % interval over seeds' if seeds > 1 else ''} (the paper's number, where it has one).",
             f"Command: `{self.command}`; the runs took {self.seconds / 60:.1f} minutes of one core.",
             "",
@@ -309,8 +309,8 @@ def verdict_text(
 
 
 def brief(reason: str) -> str:
-    """Without what belongs to this machine and moment: the terminal shows all of it."""
-    return re.sub(r" is not in \S+", " is not at hand", reason.splitlines()[0].split(" (")[0].removesuffix("."))
+    """A reason without details of this machine and moment. The terminal shows all of it."""
+    return re.sub(r" is not in \S+", " is not available", reason.splitlines()[0].split(" (")[0].removesuffix("."))
 
 
 def _capital(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`fedkin reproduce PAPER/ITEM`: run a table or figure of a paper, and print paper against ours."""
+"""`fedkin reproduce PAPER/ITEM`: rerun a table or figure of a paper, and print its numbers beside ours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fedkin.experiments.cells import FOLDER, Cells, Job
 from fedkin.experiments.declare import SCALES, Item
 from fedkin.experiments.outcome import VERDICTS, Outcome
 from fedkin.experiments.papers import PAPERS, find, items
+from fedkin.report import tables
 from fedkin.results.files import write_json
 
 if TYPE_CHECKING:
@@ -62,12 +63,19 @@ def store_of(cells: Path | None, scale: str, out: Path) -> Cells:
 
 
 def write(outcome: Outcome, out: Path) -> list[Path]:
-    """The outcome as JSON, Markdown and picture."""
+    """The outcome as JSON and Markdown, each of its tables as CSV and LaTeX, and its picture."""
     out.mkdir(parents=True, exist_ok=True)
     stem = out / f"{outcome.name.replace('/', '-')}-{outcome.scale}"
     made = [stem.with_suffix(".json"), stem.with_suffix(".md")]
     write_json(made[0], outcome.to_json())
     made[1].write_text(outcome.markdown())
+    several = len(outcome.item.measures) > 1
+    for measure in outcome.item.measures:
+        name = f"{stem.name}-{measure.replace(' ', '-').replace('/', '-')}" if several else stem.name
+        table = outcome.table(measure)
+        for suffix, text in ((".csv", tables.csv(*table)), (".tex", tables.latex(*table))):
+            made.append(out / f"{name}{suffix}")
+            made[-1].write_text(text)
     if outcome.item.figure is not None and outcome.runs:
         figure = outcome.item.figure(outcome)
         figure.suptitle(f"{outcome.name}, scale {outcome.scale}", x=0.01, ha="left", fontsize=9, color="0.4")
@@ -82,7 +90,7 @@ def show(outcome: Outcome, console: Console) -> None:
 
     for measure in outcome.item.measures:
         header, rows = outcome.table(measure)
-        console.print(terminal(f"{outcome.name}: {outcome.item.title}", header, rows, outcome.item.place))
+        console.print(terminal(f"{outcome.name}: {outcome.item.title}", header, rows, outcome.item.where))
     for reason in dict.fromkeys(outcome.missing.values()):
         count = sum(1 for why in outcome.missing.values() if why == reason)
         console.print(f"{count} cells: {reason}", markup=False)
@@ -109,7 +117,7 @@ def show_list(seeds: int | None, console: Console) -> None:
             for scale in SCALES:
                 jobs = jobs_of(name, item, scale, seeds=seeds).values()
                 times.append(duration(3600 * status(jobs, none, {}).hours_left))
-            rows.append((f"{paper}/{name}", item.title, item.place, str(len(item.cells)), *times))
+            rows.append((f"{paper}/{name}", item.title, item.where, str(len(item.cells)), *times))
     header = ("item", "what it shows", "in the paper", "cells", *SCALES)
     note = "\n".join(f"{scale}: {says}." for scale, says in SCALES.items())
     note += "\nTimes are estimates for this machine's cores; items that share runs share their time."

@@ -15,7 +15,7 @@ def rand_index(truth: Sequence[int], found: Sequence[int]) -> float:
     """Fraction of pairs that are together in both clusterings or apart in both."""
     n = len(truth)
     if n != len(found):
-        raise ValueError(f"Two clusterings of the same things are needed; one has {n}, the other {len(found)} labels.")
+        raise ValueError(f"Both clusterings must cover the same items; one has {n} labels, the other {len(found)}.")
     if n < 2:
         return 1.0
     a, b = np.unique(truth, return_inverse=True)[1], np.unique(found, return_inverse=True)[1]

@@ -1,4 +1,4 @@
-"""How unlike two samples are distributed."""
+"""How different the distributions of two samples are."""
 
 from __future__ import annotations
 

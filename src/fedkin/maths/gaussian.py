@@ -26,7 +26,7 @@ class Gaussian(NamedTuple):
         )
 
     def classifier(self, prior: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight Σ⁻¹μ_c and bias −½ μ_cᵀΣ⁻¹μ_c + log π_c, the covariance shrunk by EPSILON towards a multiple of I."""
+        """Weight Σ⁻¹μ_c and bias −½ μ_cᵀΣ⁻¹μ_c + log π_c, the covariance shrunk by EPSILON toward a multiple of I."""
         size = len(self.covariance)
         scale = self.covariance.diagonal().mean()
         shrunk = (1 - EPSILON) * self.covariance + EPSILON * scale * torch.eye(size, dtype=self.covariance.dtype)

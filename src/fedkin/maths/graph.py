@@ -45,7 +45,7 @@ def normalized(similarity: Floats, how: Literal["sum", "softmax"], temperature: 
 
 
 def propagation(graph: Floats, times: int) -> Floats:
-    """How much each node received from each other node after so many steps along the edges; the identity for 0."""
+    """How much each node received from each other node after `times` steps along the edges; the identity for 0."""
     return np.linalg.matrix_power(graph, times)
 
 

@@ -44,7 +44,7 @@ def spread_on_simplex(scores: Floats) -> Floats:
 
 
 def near(center: Floats, radius: float, rng: np.random.Generator) -> Floats:
-    """A random point of the simplex within this L1 distance of `center`; anywhere in it where the radius is 0."""
+    """A random point of the simplex within this L1 distance of `center`; anywhere in it if the radius is 0."""
     anywhere = rng.dirichlet(np.ones(len(center)))
     apart = np.abs(anywhere - center).sum()
     if not radius or not apart:

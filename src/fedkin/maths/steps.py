@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def local_steps(examples: int, batch_size: int, epochs: int) -> int:
-    """Number of steps in so many epochs; the last, smaller batch of an epoch counts."""
+    """Number of steps in `epochs` epochs; the last, smaller batch of an epoch counts."""
     return epochs * -(-examples // batch_size)
 
 
@@ -28,7 +28,7 @@ def normalized_weights(shares: Tensor, ways: Tensor, effective: Tensor) -> Tenso
     return effective * shares.double() / ways.double()
 
 
-def step_towards(model: Tensor, mean: Tensor, rate: float, parameters: int) -> Tensor:
+def step_toward(model: Tensor, mean: Tensor, rate: float, parameters: int) -> Tensor:
     """model + rate * (mean - model) for the parameters; buffers take the mean, because a variance must not turn
     negative. With rate 1 exactly `mean`."""
     out = mean.clone()

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 METHODS: dict[str, Entry] = {
     "local": Entry(
         "fedkin.methods.local:Local",
-        "each client alone",
+        "each client trains alone",
     ),
     "fedavg": Entry(
         "fedkin.methods.fedavg:FedAvg",
-        "one model, the mean of the clients' models",
+        "one model: the mean of the clients' models",
     ),
     "fedavg-ft": Entry(
         "fedkin.methods.fedavg:FedAvg",
-        "FedAvg, each client fine-tunes the model before use",
+        "FedAvg; each client fine-tunes the model before use",
         preset={"fine_tune": True},
     ),
     "fedprox": Entry(
@@ -29,7 +29,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fedcedar": Entry(
         "fedkin.methods.fedcedar:FedCEDAR",
-        "clusters of client models, a graph between their centers, propagation, each cluster's model to its clients",
+        "clusters client models, propagates the centers over a graph, sends each cluster's model to its clients",
     ),
     "fedcedar-soft": Entry(
         "fedkin.methods.fedcedar:FedCEDAR",
@@ -59,7 +59,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fedcedar-as3": Entry(
         "fedkin.methods.fedcedar:FedCEDAR",
-        "FedCEDAR without precise distribution: the mean of the clusters' models to all",
+        "FedCEDAR without precise distribution: everyone gets the mean of the clusters' models",
         preset={"precise": False},
     ),
     "pflic": Entry(
@@ -91,7 +91,7 @@ METHODS: dict[str, Entry] = {
     ),
     "heurfedamp": Entry(
         "fedkin.methods.fedamp:FedAMP",
-        "FedAMP with weights from cosines of the models and a fixed own weight",
+        "FedAMP with weights from the cosines of models and a fixed weight for oneself",
         preset={"heuristic": True},
     ),
     "perfedavg": Entry(
@@ -118,7 +118,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fednova": Entry(
         "fedkin.methods.fednova:FedNova",
-        "FedAvg of changes divided by how many steps each client took",
+        "FedAvg of changes, each divided by the client's number of steps",
     ),
     "pfedme": Entry(
         "fedkin.methods.pfedme:PFedMe",
@@ -160,7 +160,7 @@ METHODS: dict[str, Entry] = {
     ),
     "knnper": Entry(
         "fedkin.methods.knnper:KNNPer",
-        "FedAvg whose predictions each client mixes with a vote of its nearest own rows",
+        "FedAvg whose predictions each client mixes with a vote of its nearest own examples",
     ),
     "pfedgat": Entry(
         "fedkin.methods.pfedgat:PFedGAT",
@@ -196,11 +196,11 @@ METHODS: dict[str, Entry] = {
     ),
     "clusterfl": Entry(
         "fedkin.methods.clusterfl:ClusterFL",
-        "own models that a relaxed cluster indicator draws together, by ADMM",
+        "personal models that a relaxed cluster indicator draws together, by ADMM",
     ),
     "clusterfl-kmeans": Entry(
         "fedkin.methods.clusterfl_kmeans:ClusterFLKMeans",
-        "own models pulled to the centers of k-means: ClusterFL as the DC-PFL paper reads it",
+        "personal models pulled to the centers of k-means: ClusterFL as the DC-PFL paper reads it",
     ),
     "pfedbayes": Entry(
         "fedkin.methods.pfedbayes:PFedBayes",
@@ -217,36 +217,36 @@ METHODS: dict[str, Entry] = {
     ),
     "clustered-sampling": Entry(
         "fedkin.methods.clustered_sampling:ClusteredSampling",
-        "FedAvg whose participants are drawn one from each of m urns, made by size",
+        "FedAvg that draws one participant from each of m urns, made by size",
     ),
     "clustered-sampling-2": Entry(
         "fedkin.methods.clustered_sampling:ClusteredSampling",
-        "FedAvg whose participants are drawn one from each of m urns of clients with like updates",
+        "FedAvg that draws one participant from each of m urns of clients with similar updates",
         preset={"urns": "similarity"},
     ),
     "ditto": Entry(
         "fedkin.methods.ditto:Ditto",
-        "FedAvg, and beside it a model of each client's own that is held near the global one",
+        "FedAvg, plus a personal model at each client that is held near the global one",
     ),
     "apfl": Entry(
         "fedkin.methods.apfl:APFL",
-        "each client mixes a model of its own with the global one, and learns how much",
+        "each client mixes its own model with the global one, and learns how much",
     ),
     "pfedgraph": Entry(
         "fedkin.methods.pfedgraph:PFedGraph",
-        "an inferred graph between FedAvg's weights and likeness of updates; each client gets its own mean",
+        "infers a graph from FedAvg's weights and the similarity of updates; each client gets its own mean",
     ),
     "fedfomo": Entry(
         "fedkin.methods.fedfomo:FedFomo",
-        "each client moves towards those of a few downloaded models that do better on its validation rows",
+        "each client moves toward those of a few downloaded models that do better on its validation examples",
     ),
     "fedrep": Entry(
         "fedkin.methods.fedrep:FedRep",
-        "a shared body and own heads: each round the head first, then the body",
+        "a shared body and personal heads: in each round the head is trained first, then the body",
     ),
     "fedper": Entry(
         "fedkin.methods.fedper:FedPer",
-        "lower layers averaged, the last ones each client's own, all trained together",
+        "averages the lower layers; the last ones stay at each client; all are trained together",
     ),
     "fedala": Entry(
         "fedkin.methods.fedala:FedALA",
@@ -258,11 +258,11 @@ METHODS: dict[str, Entry] = {
     ),
     "lg-fedavg": Entry(
         "fedkin.methods.lg_fedavg:LGFedAvg",
-        "lower layers each client's own, the last ones averaged",
+        "the lower layers stay at each client; the last ones are averaged",
     ),
     "fedbabu": Entry(
         "fedkin.methods.fedbabu:FedBABU",
-        "only the body is trained, under a random head that stays; clients fine-tune before use",
+        "trains only the body, under a fixed random head; clients fine-tune before use",
     ),
     "fedgroup": Entry(
         "fedkin.methods.fedgroup:FedGroup",
@@ -274,7 +274,7 @@ METHODS: dict[str, Entry] = {
     ),
     "feddbe": Entry(
         "fedkin.methods.feddbe:FedDBE",
-        "FedAvg whose clients keep the bias of their features in a vector of their own, and share a mean feature",
+        "FedAvg whose clients keep the bias of their features in a private vector, and share a mean feature",
     ),
     "pfedfda": Entry(
         "fedkin.methods.pfedfda:PFedFDA",
@@ -286,11 +286,11 @@ METHODS: dict[str, Entry] = {
     ),
     "fedproto": Entry(
         "fedkin.methods.fedproto:FedProto",
-        "own models that exchange the mean feature of each class, and nothing else",
+        "personal models that exchange only the mean feature of each class",
     ),
     "floco": Entry(
         "fedkin.methods.floco:Floco",
-        "one body and a simplex of heads, in which each client has a region of its own",
+        "one body and a simplex of heads, in which each client has its own region",
     ),
     "floco-plus": Entry(
         "fedkin.methods.floco:Floco",
@@ -311,11 +311,11 @@ METHODS: dict[str, Entry] = {
     ),
     "kin": Entry(
         "fedkin.methods.kin:Kin",
-        "the mean or a mixture of kin's models, a model of one's own, and experts weighed on validation examples",
+        "the mean or a mixture of kin's models, a private model, and experts weighted on validation examples",
     ),
     "kin-lite": Entry(
         "fedkin.methods.kin:Kin",
-        "kin at FedAvg's traffic and compute: the mean, and no model of one's own",
+        "kin at FedAvg's traffic and compute: the mean, and no private model",
         preset={"relation": "mean", "experts": ("received", "adjusted", "tuned", "neighbors")},
     ),
 }
@@ -325,7 +325,7 @@ METHODS.update(plug_ins("fedkin.methods", METHODS))
 
 
 def method(label: str, **fields: Any) -> Method:
-    """A method by its name, or by `file.py:Class` for one of your own; fields may follow: `fedprox,mu=1`."""
+    """Make a method from its name, or from `file.py:Class` for your own; fields may follow: `fedprox,mu=1`."""
     name, values = parse_label(label)
     values |= fields
     if ":" in name:

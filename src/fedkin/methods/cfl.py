@@ -104,13 +104,13 @@ class CFL(Method):
         out = []
         if rounds <= self.wait:
             out.append(
-                f"cfl: no cluster is split in {rounds} rounds, because it waits for {self.wait}. Take more rounds or a "
+                f"cfl: no cluster is split in {rounds} rounds, because it waits for {self.wait}. Use more rounds or a "
                 "smaller wait."
             )
         if fed.participation < self.quorum:
             out.append(
                 f"cfl: clusters are split only in rounds in which {self.quorum:.0%} of their members reply; with "
-                f"participation {fed.participation:g} that is rare or never. Take quorum {fed.participation:g} or less."
+                f"participation {fed.participation:g} that is rare or never. Use quorum {fed.participation:g} or less."
             )
         return out
 
@@ -159,7 +159,7 @@ class CFL(Method):
         }  # fmt: skip
 
     def _stationary(self, round: int, norms: dict[str, float], replied: int, members: int) -> bool:
-        """The cluster as a whole stands still while single members would still move far."""
+        """Does the cluster as a whole stand still while single members would still move far?"""
         if round <= self.wait or replied < self.least or replied < self.quorum * members:
             return False
         unit = norms["longest"] if self.scale == "relative" else 1.0

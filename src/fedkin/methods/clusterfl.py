@@ -136,7 +136,7 @@ class ClusterFL(Method):
 
     # ---- newcomers
     def join(self, state: State, client: Client, id: int) -> Message:
-        """The pull of its cluster, from an indicator that includes the newcomer's model."""
+        """What its cluster sends, from an indicator that includes the newcomer's model."""
         return after_one_round(replace(self, update_every=1), state, client, id)
 
     # ---- to look at

@@ -64,7 +64,7 @@ class ClusterFLKMeans(Method):
             return []
         return [
             f"ClusterFL-kmeans has {self.clusters} clusters for {len(fed.ids)} clients, so every client is its own "
-            f"center and trains alone: take clusters below {len(fed.ids)}."
+            f"center and trains alone: use clusters below {len(fed.ids)}."
         ]
 
     def send(self, state: State, ids: Tensor) -> Message:

@@ -42,7 +42,7 @@ class Ditto(Method):
     stays = "personal model"
 
     lam: NonNegative = 1.0
-    """λ: strength of the pull of personal models to the global one; 0 is Local. The paper takes 0.1, 1 and 2."""
+    """λ: how strongly personal models are pulled to the global one; 0 is Local. The paper uses 0.1, 1 and 2."""
     personal_epochs: Whole = 0
     """s: epochs per round for the personal model; 0: the run's epochs."""
     weighting: Literal["size", "equal"] = "size"

@@ -59,7 +59,7 @@ class FedAH(Method):
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         return (
-            ["fedah: a client mixes heads only from its second round on. Take at least 2 rounds."] if rounds < 2 else []
+            ["fedah: a client mixes heads only from its second round on. Use at least 2 rounds."] if rounds < 2 else []
         )
 
     def send(self, state: State, ids: Tensor) -> Message:
@@ -93,7 +93,7 @@ class FedAH(Method):
         net, positions = client.net, client.net.layout.head
         if bool((positions >= net.layout.parameters).any()):
             raise ValueError(
-                "FedAH mixes a head of trained parameters alone; this head has buffers or frozen parameters: name "
+                "FedAH mixes heads of trained parameters only; this head has buffers or frozen parameters: name "
                 "another with --head."
             )
         theirs = received[positions]

@@ -62,7 +62,7 @@ class FedALA(Method):
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
-        return ["fedala: a client mixes only from its second round on. Take at least 2 rounds."] if rounds < 2 else []
+        return ["fedala: a client mixes only from its second round on. Use at least 2 rounds."] if rounds < 2 else []
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))
@@ -95,7 +95,7 @@ class FedALA(Method):
         losses: list[float] = []
         for epoch in range(MOST if first and self.rate else 1):
             total = 0.0
-            for x, y in batches(client, epoch=APART + epoch, rows=examples):
+            for x, y in batches(client, epoch=APART + epoch, examples=examples):
                 slope, loss = _slope(client, vector, Examples(x, y))
                 learned = (learned - self.rate * slope[upper] * gap).clamp(0, 1)
                 vector = mixed(received, own, learned, upper)
@@ -116,7 +116,7 @@ class FedALA(Method):
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        """Of the global model. How much of it a client takes is known to the client alone."""
+        """Shares in the global model. How much of it a client takes is known only to the client."""
         return same_for_all(state["share"])
 
 

@@ -49,7 +49,7 @@ class FedAMP(Method):
     heuristic: bool = False
     """HeurFedAMP: weights from the cosines of the models and a fixed own weight, instead of from distances."""
     lam: NonNegative = 1.0
-    """λ: strength of the pull to the received model; the local term is λ/(2α)·‖w − u_i‖²."""
+    """λ: how strongly a client is pulled to the received model; the local term is λ/(2α)·‖w − u_i‖²."""
     alpha: Positive = 1.0
     """α: step of the server. A larger value takes more from others and weakens the pull."""
     sigma: NonNegative = 25.0
@@ -70,7 +70,7 @@ class FedAMP(Method):
         super().__post_init__()
         if self.sigma == 0 and not self.heuristic:
             raise ValueError(
-                "sigma=0 must be above 0; 0 is allowed only with heuristic=True, where all others count alike."
+                "sigma=0 must be above 0; 0 is allowed only with heuristic=True, where all others count equally."
             )
 
     # ---- server

@@ -11,7 +11,7 @@ Yang, Huang, Ye. CVPR 2024.
 | (4) tr(F_i) = Σ ‖∇ log p(y | x)‖² after training | the reply, with the body |
 | (5) body = Σ_i tr(F_i) · body_i / Σ_j tr(F_j) | client synchronization |
 
-The numbers are ours. Before a client trains, it moves the received body towards the features of its own previous model
+The numbers are ours. Before a client trains, it moves the received body toward the features of its own previous model
 (1, 2), so that its head fits again. The server weights bodies by the trace of the Fisher information (5), which is to
 give clients that have trained little a small weight. Deviations: a client without a previous model skips the alignment
 (the authors' code aligns with an untrained one). The trace sums squared gradients of batches, as their code does;

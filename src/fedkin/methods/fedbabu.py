@@ -50,7 +50,7 @@ class FedBABU(Method):
     def init(self, fed: Server) -> State:
         if not bool((fed.layout.body < fed.layout.parameters).any()):
             raise ValueError(
-                "FedBABU trains the body alone, and the body of this model is frozen: unfreeze a part of it, or take a "
+                "FedBABU trains only the body, and the body of this model is frozen: unfreeze a part of it, or use a "
                 "method that trains heads (fedper, fedrep, fedavg-ft)."
             )
         return {"body": fed.initial(0)[fed.layout.body], "share": fed.equal_shares()}

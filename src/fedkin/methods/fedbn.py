@@ -63,7 +63,9 @@ class FedBN(Method):
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         if any(piece.name.endswith("running_mean") for piece in fed.layout.pieces):
             return []
-        return ["fedbn: this model has no batch norm with running statistics, so it is FedAvg. Take a model that has."]
+        return [
+            "fedbn: this model has no batch norm with running statistics, so it is FedAvg. Use cnn_bn, for example."
+        ]
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

@@ -79,8 +79,8 @@ class FedCEDAR(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights of the clusters in their mean: equal (paper), or the number of clients in each."""
     activate_every: Whole = 0
-    """Every so many rounds, sample the participation from each group of clients separately; 0: never. The groups are
-    the clusters and, as one more, the clients without a cluster."""
+    """Rounds between those that sample the participation from each group of clients separately; 0: never. The groups
+    are the clusters and, as one more, the clients without a cluster."""
     nodes: tuple[int, ...] = ()
     """True node of each client, for the groups of activate_every in the paper's case study. No real server knows it."""
 
@@ -125,7 +125,7 @@ class FedCEDAR(Method):
             return []
         return [
             f"FedCEDAR looks for {self.clusters} clusters among the {present} clients of a round, so every client is a "
-            f"cluster of its own: take clusters below {present}, or a larger participation."
+            f"cluster of its own: use clusters below {present}, or a larger participation."
         ]
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:

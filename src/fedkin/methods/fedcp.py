@@ -52,7 +52,7 @@ class FedCP(Method):
     stays = "personal head"
 
     lam: NonNegative = 0.1
-    """λ: how near features are held to those of the received body; 0: free. The authors take 5 with a learning rate of
+    """λ: how near features are held to those of the received body; 0: free. The authors use 5 with a learning rate of
     0.005; at the default rate of 0.05 that makes the features collapse."""
     mix: Fraction = 0.5
     """Share of the personal head in the head that is sent up; 0: the global head never moves."""

@@ -51,7 +51,7 @@ class FedDBE(Method):
     """κ: strength of the mean regularization; 0: none. The authors' 50 (25 here) is for a learning rate of 0.005; at
     the default rate of 0.05 it makes the features collapse, and a tenth of it does not."""
     mean_momentum: PositiveFraction = 1.0
-    """μ: weight of the newest batch in the moving mean of features. The authors take 1 for a CNN, 0.1 for ResNet-18."""
+    """μ: weight of the newest batch in the moving mean of features. The authors use 1 for a CNN, 0.1 for ResNet-18."""
     memory: bool = True
     """Learn z̄_i^p. False: it stays zero; with kappa = 0 that is FedAvg."""
 

@@ -115,7 +115,7 @@ class FedFomo(Method):
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        """Of the model that each client last started from."""
+        """Shares in the model that each client last started from."""
         used: Tensor = state["weights"]
         return used
 
@@ -124,7 +124,7 @@ class FedFomo(Method):
 
 
 def weights(client: Client, own: Tensor, models: Tensor) -> Tensor:
-    """First-order gain of moving towards each model, scaled to sum to 1; models that are no better get 0."""
+    """First-order gain of moving toward each model, scaled to sum to 1; models that are no better get 0."""
     out = torch.zeros(len(models))
     if not len(client.data.validation.y):
         return out

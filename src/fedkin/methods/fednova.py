@@ -64,7 +64,7 @@ class FedNova(Method):
         lr, epochs = fed.training.lr, fed.training.epochs
         if lr * self.mu >= 1:
             raise ValueError(
-                f"mu={self.mu} times lr={lr} is {lr * self.mu:.3g}: take it below 1, or a step overshoots the center."
+                f"mu={self.mu} times lr={lr} is {lr * self.mu:.3g}: keep it below 1, or a step overshoots the center."
             )
         if self.fewest_epochs > epochs:
             raise ValueError(f"fewest_epochs={self.fewest_epochs} must be at most the run's epochs, {epochs}.")

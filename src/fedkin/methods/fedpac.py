@@ -59,7 +59,7 @@ class FedPAC(Method):
     head_epochs: Count = 1
     """Epochs of the head in a round, the body held; the body then takes the run's epochs."""
     head_lr: NonNegative = 0.0
-    """Learning rate of the head; 0: the run's. The paper takes 0.1, with 0.01 for the body."""
+    """Learning rate of the head; 0: the run's. The paper uses 0.1, with 0.01 for the body."""
     use: Literal["received", "trained"] = "received"
     """What a client uses: averaged body and combined head as received, or the model after its training in the round."""
 

@@ -55,7 +55,7 @@ class FedProx(Method):
         if self.stragglers and fed.training.epochs < 2:
             raise ValueError(
                 f"stragglers={self.stragglers} has no effect with epochs={fed.training.epochs}: a straggler trains for "
-                "1 to epochs-1 epochs. Take epochs of at least 2."
+                "1 to epochs-1 epochs. Use at least 2 epochs."
             )
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 
@@ -64,7 +64,7 @@ class FedProx(Method):
             return []
         return [
             "fedprox: every client takes a single step per round, from the center of the proximal term, so mu has no "
-            "effect. Take more epochs or a smaller batch_size."
+            "effect. Use more epochs or a smaller batch_size."
         ]
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:

@@ -93,7 +93,7 @@ class FedSEM(Method):
             return []
         return [
             f"fedsem: clusters={self.clusters} is more than the {first} clients of the first round, so some centers "
-            f"stay empty. Take at most {first}."
+            f"stay empty. Use at most {first}."
         ]
 
     def send(self, state: State, ids: Tensor) -> Message:

@@ -13,7 +13,7 @@ Grinwald, Wiesner, Nakajima. NeurIPS 2024.
 The numbers are ours. (3) takes the scale at which the projected clients lie furthest apart (Riesz energy). A client
 uses the head at β_i. Deviations: the replies of round τ serve for (3) and for the average (the authors' code trains
 twice); all clients are asked then, and those whose reply is missing, or who join later, keep the whole simplex. It
-holds weight and bias (theirs: the weight). (2) moves from β_i towards a uniform point, so α stays in it
+holds weight and bias (theirs: the weight). (2) moves from β_i toward a uniform point, so α stays in it
 (theirs may leave it).
 """
 

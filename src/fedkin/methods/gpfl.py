@@ -57,7 +57,7 @@ class GPFL(Method):
     lam: NonNegative = 0.01
     """λ: weight of the magnitude-level guidance."""
     mu: NonNegative = 0.1
-    """μ: regularization of valve and embeddings. The authors take 0.1 for a CNN, 0 for ResNet-18, 1 for HAR."""
+    """μ: regularization of valve and embeddings. The authors use 0.1 for a CNN, 0 for ResNet-18, 1 for HAR."""
     guidance: bool = True
     """Guide the features by the embeddings, (4) and (5). False: the personal task alone trains the body."""
 

@@ -45,7 +45,7 @@ class IFCA(Method):
     stays = "nothing"
 
     clusters: Count = 4
-    """k: number of models. The paper takes 4 for four rotations of MNIST, 2 for CIFAR-10."""
+    """k: number of models. The paper uses 4 for four rotations of MNIST, 2 for CIFAR-10."""
     averaging: Literal["model", "gradient"] = "model"
     """model: clients train the chosen model, and the server averages each cluster (option II). gradient: clients return
     one gradient on all their examples, and the server steps by the run's lr (option I)."""
@@ -84,7 +84,7 @@ class IFCA(Method):
             return []
         return [
             f"ifca: clusters={self.clusters} is more than the {len(fed.ids)} clients, so some models are never chosen. "
-            f"Take clusters of at most {len(fed.ids)}, usually far fewer."
+            f"Use at most {len(fed.ids)} clusters, usually far fewer."
         ]
 
     def send(self, state: State, ids: Tensor) -> Message:

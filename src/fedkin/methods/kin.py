@@ -1,7 +1,7 @@
 """kin: our own method, in which nobody loses.
 
 The server offers each client two models: the mean of this round's models, and a mixture in which its kin count more.
-The client takes the one that fits its validation examples better, trains it and sends it back. Beside it, it trains a
+The client takes the one that fits its validation examples better, trains it and sends it back. It also trains a
 model of its own that never leaves. It predicts with a mixture of experts whose weights it learns on its validation
 examples, so that whatever does not help this client gets no weight.
 
@@ -44,7 +44,7 @@ STEPS = 100  # of EM
 @dataclass(frozen=True)
 class Kin(Method):
     travels = "two models down; one up, and which of the two it came from"
-    stays = "a model of its own"
+    stays = "a private model"
     needs_classes = True
 
     experts: tuple[Expert, ...] = EXPERTS
@@ -59,7 +59,7 @@ class Kin(Method):
     k: Count = 10
     """Neighbors that vote; all training examples where there are fewer."""
     scale: Positive = 1.0
-    """Neighbors weigh exp(−distance / scale)."""
+    """Neighbors have the weight exp(−distance / scale)."""
 
     matters = {"experts": {"experts": ("received",)}, "temperature": {"relation": "kin"}}
 

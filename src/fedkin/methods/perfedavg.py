@@ -12,8 +12,8 @@ Fallah, Mokhtari, Ozdaglar. NeurIPS 2020.
 | δ | delta |
 
 Deviations: clients adapt on training examples (the paper is reported to adapt on test examples); δ is measured along
-the unit vector, because float32 loses a small δ·v. D' is the run's own sequence of batches, so α = 0 is FedAvg to the
-bit.
+the unit vector, because float32 loses a small δ·v. D' is the run's own sequence of batches, so α = 0 is FedAvg bit
+for bit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PerFedAvg(Method):
     alpha: NonNegative = 0.01
     """α: rate of the step by which a client adapts the model; 0 is FedAvg."""
     steps: Whole = 0
-    """τ: local steps in a round; 0: as many batches as the run's epochs have. The paper takes 10."""
+    """τ: local steps in a round; 0: as many batches as the run's epochs have. The paper uses 10."""
     adapt_steps: Whole = 1
     """Steps of rate α, on one batch each, before a client uses the model."""
     delta: Positive = 0.001

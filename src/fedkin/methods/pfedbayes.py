@@ -63,11 +63,11 @@ class PFedBayes(Method):
     updates: Count = 5
     """Adam steps of q_i on each batch, as in the public code."""
     keep_adam: bool = True
-    """Clients keep Adam's moments between rounds. False: Adam starts anew in each round."""
+    """Clients keep Adam's moments between rounds. False: Adam starts afresh in each round."""
     noise: NonNegative = 1.0
     """Standard deviation of the noise that is multiplied by σ when weights are drawn; 0: the means alone."""
     beta: NonNegative = 1.0
-    """β: step of the server towards the mean of the replies; 1: all the way."""
+    """β: step of the server toward the mean of the replies; 1: all the way."""
     samples: Whole = 0
     """Number of networks drawn from q_i for a prediction, whose probabilities are averaged; 0: the means alone."""
     weighting: Literal["equal", "size"] = "equal"

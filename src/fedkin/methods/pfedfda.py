@@ -15,7 +15,7 @@ McLaughlin, Su. NeurIPS 2024.
 
 The numbers are ours. A client uses the received body with the classifier of its own (4) on that body. Deviations from
 the authors' code: features are those of the trained body, not those seen while it was trained; the ridge is a field
-(they add 1); β is bounded in the search (they clip it afterwards); a class with fewer than FOLDS examples takes the
+(they add 1); β is bounded in the search (they clip it afterward); a class with fewer than FOLDS examples takes the
 global mean. As theirs, the start is random: means uniform in [0, 1), Σ_g = I; and a client whose classes are all too
 small for folds takes β = 0.
 """

@@ -49,15 +49,15 @@ class PFedMe(Method):
     needs_sgd = "inner and outer steps are gradient steps of its own, which optimizer and clip do not enter."
 
     lam: NonNegative = 15.0
-    """λ: strength of the pull of personal models to the global one."""
+    """λ: how strongly personal models are pulled to the global one."""
     inner_steps: Count = 5
     """K: gradient steps on the inner problem, all on the same batch."""
     inner_lr: NonNegative = 0.05
     """η_p: rate of the inner steps; inner_lr · lam should stay below 1."""
     local_rounds: Whole = 0
-    """R: batches per round; 0: as many as the run's epochs have. The paper takes 20."""
+    """R: batches per round; 0: as many as the run's epochs have. The paper uses 20."""
     beta: NonNegative = 1.0
-    """β: step of the server towards the mean of the replies; 1: all the way."""
+    """β: step of the server toward the mean of the replies; 1: all the way."""
     warm_start: bool = True
     """θ continues from the last batch, as in the authors' code. False: it starts at w_i for every batch."""
     everyone: bool = True
@@ -72,7 +72,7 @@ class PFedMe(Method):
         if fed.training.lr * self.lam >= 2:
             raise ValueError(
                 f"lr={fed.training.lr} times lam={self.lam} is {fed.training.lr * self.lam:.3g}: from 2 on the models "
-                f"diverge. Take lr of at most {1 / self.lam:.3g}."
+                f"diverge. Use lr of at most {1 / self.lam:.3g}."
             )
         return {
             "model": fed.initial(0),

@@ -29,7 +29,7 @@ from fedkin.bounds import Positive
 from fedkin.client.evaluate import gradient
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, same_for_all, shares
-from fedkin.maths.steps import accumulation, local_steps, step_towards
+from fedkin.maths.steps import accumulation, local_steps, step_toward
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@inproceedings{karimireddy2020scaffold,
@@ -50,7 +50,7 @@ class Scaffold(Method):
     needs_sgd = "option II reads a client's mean gradient off the distance that the client moved."
 
     server_lr: Positive = 1.0
-    """η_g: step of the server towards the mean of the replies; 1: all the way."""
+    """η_g: step of the server toward the mean of the replies; 1: all the way."""
     option: Literal["II", "I"] = "II"
     """How a client updates c_i. II: from the distance it moved. I: from the gradient on all its examples at x, which
     costs one more pass."""
@@ -71,7 +71,7 @@ class Scaffold(Method):
         }
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
-        return ["scaffold: control variates are zero in round 1. Take at least 2 rounds."] if rounds < 2 else []
+        return ["scaffold: control variates are zero in round 1. Use at least 2 rounds."] if rounds < 2 else []
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"], state["control"]))
@@ -94,7 +94,7 @@ class Scaffold(Method):
         y, change = replies.body
         model, control = state["model"], state["control"]
         return {
-            "model": step_towards(model, average(y, weights), self.server_lr, len(control)),  # eq. (5)
+            "model": step_toward(model, average(y, weights), self.server_lr, len(control)),  # eq. (5)
             "control": control + average(change, state["part"][replies.ids]),  # c + |S|/N mean Δc_i, eq. (5)
             "part": state["part"],
             "share": shares(len(state["share"]), replies.ids, weights),

@@ -1,4 +1,4 @@
-"""Networks by name. Any `nn.Module` of the user's works as well."""
+"""Networks by name. A user's own `nn.Module` works as well."""
 
 from __future__ import annotations
 

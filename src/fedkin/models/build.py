@@ -1,4 +1,4 @@
-"""From a name, a function or a module of the user's to a function that builds the same network everywhere."""
+"""Turn a name, a user's function or module into a function that builds the same network everywhere."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def maker(
 
 
 def check_outputs(module: nn.Module, example: Tensor, outputs: int) -> None:
-    """Raise unless the network takes this example and gives so many outputs for it."""
+    """Raise unless the network accepts this example and gives this many outputs for it."""
     was_training = module.training
     try:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""`cnn_bn`: `cnn3` with batch norm after each convolution, so that methods that treat batch norm apart can act."""
+"""`cnn_bn`: `cnn3` with batch norm after each convolution, for methods that treat batch norm separately."""
 
 from __future__ import annotations
 

@@ -134,5 +134,5 @@ def fcnn2(shape: tuple[int, ...], classes: int, *, width: float = 1.0) -> nn.Mod
 
 def scaled(units: int, width: float) -> int:
     if not 0 < width < inf:
-        raise ValueError(f"width={width} is a factor on the units of each layer: it must be above 0 and finite.")
+        raise ValueError(f"width={width} multiplies the units of each layer: it must be above 0 and finite.")
     return max(1, round(units * width))

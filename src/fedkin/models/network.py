@@ -37,7 +37,7 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which number of a vector is what: trained parameters, then float buffers.
+    """What each number of a vector is: trained parameters, then float buffers.
 
     Frozen parameters (`requires_grad=False` in the module) are constants: they are in no vector, do not travel and are
     not stored for each client.
@@ -45,13 +45,13 @@ class Layout:
 
     pieces: tuple[Piece, ...]
     parameters: int
-    """How many numbers are trained."""
+    """Number of trained parameters."""
     size: int
     layers: tuple[Layer, ...]
     """The layers with something to train."""
     head_layer: int
     aliases: tuple[tuple[str, str], ...] = ()
-    """Further names of tensors that a module uses in several places, and the name under which they are a piece."""
+    """Other names of tensors that a module uses more than once, and the name of their piece."""
     frozen: tuple[str, ...] = ()
     """Names of the frozen parameters."""
 
@@ -148,12 +148,12 @@ class Network:
         self.forward_flops, self.training_flops = _flops(self, example)
         self.cost = 0.0
 
-    def load(self, row: Tensor) -> None:
-        if row.shape != self.flat.shape:
+    def load(self, vector: Tensor) -> None:
+        if vector.shape != self.flat.shape:
             raise ValueError(
-                f"This network has {self.layout.size} numbers; the row given has shape {tuple(row.shape)}."
+                f"This network has {self.layout.size} numbers; the vector given has shape {tuple(vector.shape)}."
             )
-        self.flat.copy_(row)
+        self.flat.copy_(vector)
         for counter, start in zip(self._counters, self._counter_start):
             counter.copy_(start)
 
@@ -230,10 +230,10 @@ class Network:
         if self.needs_pairs:
             raise ValueError(
                 "this network has batch norm, whose output for one example depends on the others, so there is no "
-                "gradient of a single example: take a network without it for --privacy example:…"
+                "gradient of a single example: use a network without it for --privacy example:…"
             )
-        places = {id(parameter): name for name, parameter in self.module.named_parameters()}
-        values = {places[id(p)]: p.detach() for p in parameters}
+        names = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        values = {names[id(p)]: p.detach() for p in parameters}
         self.cost += len(x) * self.training_flops
 
         def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -264,8 +264,8 @@ class Network:
 
     @contextmanager
     def frozen(self, positions: Tensor) -> Any:
-        """What lies in `positions`, parameter by parameter, stays as it is inside this block: parameters take no
-        gradient, batch norm does not move its running mean and variance."""
+        """Inside this block, the parameters in `positions` stay as they are: they take no
+        gradient, and batch norm does not move its running mean and variance."""
         inside = torch.zeros(self.layout.size, dtype=torch.bool)
         inside[positions] = True
         within = {piece.name for piece in self.layout.pieces if bool(inside[piece.start : piece.stop].all())}
@@ -344,7 +344,7 @@ def _layout(module: nn.Module, head: str | None) -> Layout:
 
 def _flops(net: Network, example: Tensor) -> tuple[float, float]:
     """FLOPs of one sample, forward alone and in training (forward and backward)."""
-    pair = example[:1].expand(2, *example.shape[1:])  # batch norm in training refuses a single example
+    pair = example[:1].expand(2, *example.shape[1:])  # batch norm in training mode rejects a single example
     kept = net.flat.clone()
     was_training = net.module.training
     with _Counter() as counter, torch.enable_grad():
@@ -360,9 +360,7 @@ class _Counter(TorchDispatchMode):
     """Counts FLOPs with torch's own formulas, as `FlopCounterMode` does, but without its import of the compiler, which
     takes as long as that of torch itself."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.flops = 0
+    flops = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,7 @@ def write(paths: Sequence[str | Path], out: str | Path | None = None, format: st
         "costs": partial(costs, data),
     }
     for method in data["methods"]:
-        name = "".join(c if c.isalnum() or c in "-_=." else "-" for c in method["name"])
+        name = re.sub(r"[^\w=.]+", "-", method["name"])
         drawings[f"mixing-{name}"] = partial(mixing, data, method)
         drawings[f"clusters-{name}"] = partial(clusters, data, method)
     written = []
@@ -177,7 +178,9 @@ def partition(data: dict[str, Any]) -> Any:
     client, label = np.nonzero(counts)
     size = counts[client, label] / counts.max()
     axes.scatter(client, label, s=size * (2200 / max(len(counts), 20)), color="#0072B2", linewidth=0)
-    axes.set(xlabel="client", ylabel="label", xlim=(-1, len(counts)), ylim=(-0.8, counts.shape[1] - 0.2))
+    axes.set(xlabel="client", ylabel="label", xlim=(-0.8, len(counts) - 0.2), ylim=(-0.8, counts.shape[1] - 0.2))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.get_major_locator().set_params(integer=True)
     return figure
 
 
@@ -186,9 +189,16 @@ def costs(data: dict[str, Any]) -> Any:
     methods = data["methods"]
     figure, (left, right) = _axes(PAGE, 0.7 + 0.22 * len(methods), 2)
     heights = np.arange(len(methods))[::-1]
+    longest = max(run["compute"] + run["communication"] for m in methods for run in m["runs"])
+    seconds = longest < 120
     for axes, kinds, unit, title in (
         (left, ("down", "up"), 1e6, "traffic (MB)"),
-        (right, ("compute", "communication"), 60.0, "simulated time (minutes)"),
+        (
+            right,
+            ("compute", "communication"),
+            1.0 if seconds else 60.0,
+            f"simulated time ({'seconds' if seconds else 'minutes'})",
+        ),
     ):
         start = np.zeros(len(methods))
         for kind, color, hatch in zip(kinds, ("#0072B2", "#B7D5EA"), ("", "////")):

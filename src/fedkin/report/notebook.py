@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: small tables and pictures as HTML and SVG, without scripts.
+"""How results are displayed in a notebook: small tables and pictures as HTML and SVG, without scripts.
 
 Text is escaped, colors follow the notebook's theme, and nothing is loaded from anywhere.
 """
@@ -71,14 +71,14 @@ def curves(series: Mapping[str, Mapping[int, float]], title: str, *, percent: bo
     (first, last), (low, high) = (min(rounds), max(rounds)), (min(values), max(values))
     width, height = 300, 130
 
-    def place(round: int, value: float) -> str:
+    def point(round: int, value: float) -> str:
         x = 40 + (width - 50) * (round - first) / max(1, last - first)
         y = height - 22 - (height - 34) * (value - low) / ((high - low) or 1)
         return f"{x:.1f},{y:.1f}"
 
     lines, names = [], []
     for (name, line), (color, dash) in zip(points.items(), ((BLUE, "none"), (ORANGE, "5 3")), strict=False):
-        corners = " ".join(place(r, v) for r, v in line.items())
+        corners = " ".join(point(r, v) for r, v in line.items())
         style = f'stroke="{color}" stroke-width="1.5" stroke-dasharray="{dash}"'
         lines.append(f'<polyline points="{corners}" fill="none" {style}/>')
         names.append(f'<span style="color:{color}">{"━" if dash == "none" else "╍"} {escape(name)}</span>')
@@ -103,7 +103,7 @@ def _line(text: str) -> str:
     return f"<div>{text}</div>"
 
 
-# ---- what shows itself
+# ---- what is displayed
 def comparison(found: Any) -> str:
     """A comparison: its table, the best method in bold."""
     scores = [line.personal if found.higher_is_better else -line.personal for line in found.lines]
@@ -134,7 +134,7 @@ def history(found: History, *, percent: bool | None = None) -> str:
     records, rounds, means = _read(found)
     facts = f"{records:,} records" + (f", rounds {min(rounds)} to {max(rounds)}" if rounds else "")
     lines = {name: {r: value for r, (value, _) in means[name].items()} for name in ("personal", "received")}
-    if percent is None:  # the history does not say what its scores are
+    if percent is None:  # the history does not say what kind its scores are
         percent = all(0 <= value <= 1 for line in lines.values() for value in line.values())
     evaluated = sorted(set().union(*means.values()), reverse=True)
     rows = [
@@ -149,7 +149,7 @@ def history(found: History, *, percent: bool | None = None) -> str:
 def run(found: Any) -> str:
     """A run: headline numbers, learning curve, and who learned from whom at the end."""
     summary = found.summary
-    if not summary:  # the folder of a newcomer
+    if not summary:  # a newcomer's folder
         expected = [(name, f"{value:.4g}") for name, value in found.config["joined"].items()]
         return _line(escape(repr(found).strip("<>"))) + table(("metric", "expected"), expected)
     headline = summary["headline"]
@@ -175,7 +175,7 @@ def run(found: Any) -> str:
 
 
 def relation(found: History, clients: int) -> str:
-    """The mixing matrix of the last round that has one, ordered by cluster; empty where a method has none."""
+    """The mixing matrix of the last round that has one, ordered by cluster; empty if the method has none."""
     if clients > MOST_CLIENTS:
         return ""
     last = _last(found.select("mixing"))
@@ -200,7 +200,7 @@ def _last(records: Iterable[Any]) -> Any:
 
 
 def _read(found: History) -> tuple[int, set[int], dict[str, dict[int, tuple[float, str]]]]:
-    """How many records there are, their rounds, and mean scores by round with their scope, in one pass. Scores of all
+    """Number of records, their rounds, and mean scores by round with their scope, in one pass. Scores of all
     clients win over those of participants."""
     count, rounds = 0, set()
     values: dict[str, dict[tuple[int, str], list[float]]] = {"personal": {}, "received": {}, "personal_loss": {}}

@@ -22,6 +22,7 @@ from fedkin.results.history import ALL, PARTICIPANTS, History, Record
 from fedkin.results.summary import ACCURACY
 
 REFERENCE = "local"
+REFERENCE_CLASS = "fedkin.methods.local:Local"
 USUAL = ("lr", "epochs", "batch_size", "momentum", "weight_decay")  # settings of training that are always shown
 WEIGHT_SCALE = 10_000  # mixing weights are stored as integers; this one means 1
 MATRIX_BUDGET = 800_000  # numbers in all mixing matrices of a page
@@ -34,7 +35,7 @@ SHOWN_ELSEWHERE = {"mixing", "attention", "compute_seconds", "communication_seco
 
 
 class NoRun(FileNotFoundError):
-    """There is no run to show (yet)."""
+    """There is no run to show, at least not yet."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def _is_run(folder: Path) -> bool:
 
 
 def config(folder: Path) -> dict[str, Any]:
-    """A run's config.json, of which the parts that everybody reads have the type that they should have."""
-    found = read_json(folder / "config.json", constant=str)  # a page cannot hold infinity as a number
+    """A run's config.json, with the types of its main parts checked."""
+    found = read_json(folder / "config.json", constant=str)  # the page's JSON cannot hold infinity as a number
     for part in ("label", "options", "federation"):
         if part not in found:
             raise ValueError(f"{folder / 'config.json'} has no '{part}': this is not the folder of a fedkin run.")
@@ -94,7 +95,7 @@ def label(folder: Path) -> str:
 
 @contextmanager
 def understood(paths: Sequence[str | Path]) -> Iterator[None]:
-    """Turn the errors that strange content of a run's files causes in this block into one that names the folders."""
+    """Turn errors that unexpected content of a run's files causes in this block into one that names the folders."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
@@ -124,10 +125,15 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
         "title": _title(groups),
         "headline": _headline(runs),
         "setting": _setting(first.config, first.folder),
-        "reference": next((m["name"] for m in methods if m["name"].split(",")[0] == REFERENCE), None),
+        "reference": next((name for name, members in groups.items() if _is_alone(name, members[0].config)), None),
         "federations": list(federations.values()),
         "methods": methods,
     }
+
+
+def _is_alone(name: str, config: dict[str, Any]) -> bool:
+    """Is this training alone, whatever its label is? A method of one's own may be called Local, too."""
+    return name.split(",")[0] == REFERENCE or config.get("method", {}).get("class") == REFERENCE_CLASS
 
 
 def _headline(runs: Sequence[Run]) -> dict[str, Any]:
@@ -145,7 +151,7 @@ def _headline(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def answers(paths: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """What a comparison found for each of its clients; nothing for other folders."""
+    """What a comparison found for each of its clients; empty for other folders."""
     files = [Path(path) / "comparison.json" for path in paths]
     found: list[dict[str, Any]] = (
         read_json(files[0]).get("clients", []) if len(files) == 1 and files[0].exists() else []
@@ -166,7 +172,7 @@ def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _alike(config: dict[str, Any]) -> str:
-    """A key that runs share if only their seeds differ."""
+    """A key that runs share if they differ only in their seeds."""
     options = {k: v for k, v in config["options"].items() if k not in ("seed", "engine", "workers", "checkpoint_every")}
     federation = {k: v for k, v in config["federation"].items() if k != "seed"}
     model = {k: v for k, v in config.get("model", {}).items() if k != "start"}
@@ -214,7 +220,7 @@ def _setting(config: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
 
 
 def _training(training: dict[str, Any]) -> Iterator[str]:
-    """The settings of local training; the less usual ones only where they are in use."""
+    """The settings of local training; the less common ones only if they are used."""
     unused = {"optimizer": "sgd", "schedule": "constant", "augment": "none", "decay_factor": 0.1}
     for name, value in training.items():
         if name in USUAL or value not in (unused.get(name), 0):
@@ -281,7 +287,7 @@ class _RunData:
         """In how many rounds the defense named a client."""
         self.about: dict[str, dict[int, Any]] = {}
         self.parts: dict[str, dict[int, float]] = {}
-        """How much each client's model relies on each of its parts, as last measured."""
+        """How much each client's model relies on each of its parts, at the last measurement."""
         self.edges: Any = None
         self.mean_kld: float | None = None
         self.done = 0
@@ -290,14 +296,14 @@ class _RunData:
         known = [client for table in self.about.values() for client in table]
         self.size = max([*known, -1]) + 1
         if max(self.size, self.done) > len(run.history.records):  # each client and each round has a record
-            raise ValueError(f"{run.folder / 'history.jsonl'} is damaged: it has clients or rounds that never were.")
+            raise ValueError(f"{run.folder / 'history.jsonl'} is damaged: it has clients or rounds that do not exist.")
 
     def _take(self, record: Record) -> None:
         round, client, metric, value, scope = record
         self.done = max(self.done, round)
         if metric in self.scores and client is not None:
             if scope not in (ALL, PARTICIPANTS) or not round:
-                return  # it is not the state after a round, so it does not belong on a curve
+                return  # it is not a score of the state after a round, so it does not belong on a curve
             table = self.scores[metric].setdefault(round, {})
             if scope == ALL and (round, metric) not in self._evaluated:
                 table.clear()
@@ -337,9 +343,9 @@ class _RunData:
 
         return {
             "names": [str(names.get(c, f"client {c}")) for c in range(self.size)],
-            "train": column("train_rows"),
-            "validation": column("validation_rows"),
-            "test": column("test_rows"),
+            "train": column("train_examples"),
+            "validation": column("validation_examples"),
+            "test": column("test_examples"),
             "labels": column("labels"),
             "group": column("group"),
             "edges": self.edges,
@@ -391,7 +397,7 @@ def _wall(folder: Path) -> float | None:
         lines = (folder / "timing.jsonl").read_text().splitlines()
         return float(sum(json.loads(line)["seconds"] for line in lines))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # the file is missing, or its last line is just being written
+        return None  # the file is missing, or its last line is being written
 
 
 def _number(value: Any) -> Any:

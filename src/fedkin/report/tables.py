@@ -1,10 +1,20 @@
-"""Format numbers and tables for the terminal and for Markdown."""
+"""Format numbers and tables for the terminal, and as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv as csv_module
+import io
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from rich.table import Table
+
+LATEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
+    c: f"\\{c}" for c in "&%$#_"
+}
+LATEX |= {"±": r"$\pm$", "–": "--"}
+MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 
 
 def percent(value: float | None) -> str:
@@ -58,3 +68,29 @@ def terminal(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], c
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [list(header), ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+
+
+def csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table for other programs. Give numbers in full precision; None is an empty cell."""
+    file = io.StringIO()
+    writer = csv_module.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def latex(header: Sequence[str], rows: Sequence[Sequence[str]], bold: Collection[tuple[int, int]] = ()) -> str:
+    """A tabular for the package booktabs; `bold` holds (row, column) of the cells to stand out."""
+    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", latex_line(header), r"\midrule"]
+    lines += [latex_line(row, [j for at, j in bold if at == i]) for i, row in enumerate(rows)]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def latex_line(cells: Sequence[str], bold: Collection[int] = ()) -> str:
+    texts = [MINUS.sub("$-$", escaped(cell)) for cell in cells]
+    return " & ".join(rf"\textbf{{{text}}}" if j in bold else text for j, text in enumerate(texts)) + r" \\"
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX shows it, whatever characters it has."""
+    return "".join(LATEX.get(character, character) for character in text)

@@ -1,6 +1,6 @@
-"""`fedkin watch`: serve the page of a run while it goes on, to this machine only.
+"""`fedkin watch`: serve the page of a run while it is running, to this machine only.
 
-The server reads the run's folder and writes nothing. The page keeps asking for new data, also when the run has ended
+The server reads the run's folder and writes nothing. The page keeps asking for new data, even if the run has ended
 or the server has stopped: either may be started again.
 """
 
@@ -21,14 +21,14 @@ from urllib.parse import parse_qs, urlsplit
 from fedkin.report import page, read
 
 PORT = 8642
-QUICK = 0.5  # seconds: data that is read so fast is never old
+QUICK = 0.5  # seconds: data that is read this fast is never stale
 PATIENCE = 4
 
 
 class Feed:
     """The data of the folders. It is rebuilt only if a file has changed.
 
-    To read a long run takes seconds. So that every request is answered at once, the data may then be a little old: it
+    Reading a long run takes seconds. So that every request is answered at once, the data may then be a little old: it
     is rebuilt by one request at a time, and not again before `PATIENCE` times as long as it took have passed.
     """
 
@@ -137,7 +137,7 @@ def server(
 ) -> ThreadingHTTPServer:
     """A server on the loopback interface; run it with `serve_forever()`. If the port is taken, it uses a free one."""
     if not 0 <= port <= 65535:
-        raise ValueError(f"port={port} must lie in [0, 65535]; 0 takes a free one.")
+        raise ValueError(f"port={port} must lie in [0, 65535]; 0 uses a free one.")
     handler = type("Handler", (Handler,), {"feed": Feed(paths, cite)})
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), handler)

@@ -1,4 +1,4 @@
-"""Checksums of a finished run: whoever reads it later knows that it is what was written."""
+"""Checksums of a finished run, so that a reader can tell if a file was changed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ NAME = "checksums.json"
 
 
 class Altered(ValueError):
-    """A file of a finished run is not what was written."""
+    """A file of a finished run was changed after it was written."""
 
 
 def write(folder: Path) -> None:
-    """Note the digests of a finished run's results. This is the last file that a run writes."""
+    """Write the digests of a finished run's results. This is the last file that a run writes."""
     names = ["config.json", "history.jsonl", "summary.json"]
     if (folder / "models").is_dir():
         names += sorted(name for p in (folder / "models").iterdir() if is_own(name := f"models/{p.name}"))
@@ -27,7 +27,7 @@ def write(folder: Path) -> None:
 
 
 def renew(folder: Path, name: str) -> None:
-    """Note the digest of a file that fedkin itself has changed since, such as a label."""
+    """Update the digest of a file that fedkin itself changed later, for example for a new label."""
     path = folder / NAME
     if path.exists():
         files = {**json.loads(path.read_bytes())["files"], name: digest_of(folder / name)}
@@ -35,9 +35,9 @@ def renew(folder: Path, name: str) -> None:
 
 
 def verify(folder: Path, *names: str) -> bool:
-    """Are these files of a finished run there (all of them if no names are given)? Raise if one was changed since.
+    """Do these files of a finished run exist (all of them if no names are given)? Raise if one was changed.
 
-    Of a run that is not finished, or older than checksums, nothing is known: the answer is True.
+    For a run that is not finished, or older than checksums, the answer is always True.
     """
     path = folder / NAME
     if not path.exists():
@@ -46,13 +46,13 @@ def verify(folder: Path, *names: str) -> bool:
         noted = json.loads(path.read_bytes())
         files: dict[str, str] = noted["files"]
         if noted["digest"] != _signature(files):
-            raise ValueError("it is not as it was written")
+            raise ValueError("it was changed after it was written")
         known = [name for name in names or files if name in files]
         there = [name for name in known if (folder / name).exists()]
         wrong = [name for name in there if digest_of(folder / name) != files[name]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known, there, wrong = [], [], [NAME]
-    if wrong and path.exists():  # else the run goes on just now, with more rounds
+    if wrong and path.exists():  # otherwise the run is just being continued with more rounds
         raise Altered(
             f"{folder}: {', '.join(wrong)} changed after the run had finished. Restore the folder from a copy, or run "
             "it again with --fresh."

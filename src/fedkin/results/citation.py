@@ -1,14 +1,18 @@
-"""BibTeX of what was used: fedkin, and the paper of each method."""
+"""BibTeX entries of fedkin and of the methods' papers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-FEDKIN = """@software{fedkin,
-  title = {fedkin: personalized federated learning},
-  author = {{The fedkin developers}},
-  year = {2026}
-}"""
+from fedkin import __version__
+
+FEDKIN = f"""@software{{fedkin,
+  title = {{fedkin: personalized federated learning}},
+  author = {{{{The fedkin developers}}}},
+  version = {{{__version__}}},
+  year = {{2026}},
+  url = {{https://github.com/fedkin/fedkin}}
+}}"""
 
 
 def citation(methods: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from fedkin.data.federation import Federation
 from fedkin.engine.loop import run
-from fedkin.engine.signals import stoppable
+from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.methods import method as by_name
 from fedkin.protocol import Method
@@ -24,6 +24,9 @@ from fedkin.results.files import relabel, write_bytes, write_json
 from fedkin.results.folder import Folder, check, check_label, inside, remove_run
 from fedkin.results.sites import REFERENCE, Collected, Draws, Site, answers, gain_of
 from fedkin.task import Task
+
+# Columns of the table for papers, where they have numbers; the CSV file has all.
+PAPER = ("method", "personal", "received", "worst 10 %", "gain over local", "95 % interval", "gain/lose", "bytes/round")
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,17 @@ class Line:
     gaining: int | None
     losing: int | None
     p_value: float | None
-    """Of the Wilcoxon signed-rank test over clients: each client counts once, with its mean gain over seeds."""
+    """p-value of the Wilcoxon signed-rank test over clients: each client counts once, with its mean gain over seeds."""
     bytes_per_round: float
     simulated_seconds: float
     wall_seconds: float
     unmeasured: int = 0
     """Clients that could not be measured after the last round, over all seeds: the means leave them out."""
     validation: float | None = None
-    """The personal models on validation examples: to choose by, in place of test."""
+    """The personal models on validation examples: use these to choose, not the test scores."""
     gain_low: float | None = None
     gain_high: float | None = None
-    """The 95 % interval of the gain of these clients, over draws of their test examples (and of seeds)."""
+    """The 95 % interval of the gain for these clients, over draws of their test examples (and of seeds)."""
     one_class: tuple[str, ...] = ()
     """Clients whose personal model predicts the same class for every test example."""
 
@@ -62,15 +65,17 @@ class Comparison:
     lines: tuple[Line, ...]
     setting: str
     metric: str = "accuracy"
-    """The headline of the task, in which all results are given."""
+    """The task's headline metric, in which all results are given."""
     higher_is_better: bool = True
     percent: bool = True
     sites: tuple[Site, ...] = ()
-    """The answer for each client; none where the seeds have other clients."""
+    """The answer for each client; none if the seeds have different clients."""
     named: bool = False
     """Does the data name its clients?"""
     majority_rate: float | None = None
     """Accuracy of always predicting each client's most frequent class, mean over clients."""
+    reference: str = REFERENCE
+    """The label of training alone, which gains are measured against."""
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -109,7 +114,7 @@ class Comparison:
                     if line.gain_low is None
                     else f"{self._signed(line.gain_low)} to {self._signed(line.gain_high)}",
                     f"{line.gaining}/{line.losing}" if compared else "–",
-                    f"{line.p_value:.1g}" if line.p_value is not None else "–",
+                    f"{line.p_value:.2g}" if line.p_value is not None else "–",
                     tables.size(line.bytes_per_round),
                     tables.duration(line.simulated_seconds),
                 )
@@ -123,7 +128,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What stands beside the table: the majority rate, and models that predict one class."""
+        """Notes below the table: the majority rate, and models that predict one class."""
         out = []
         if self.metric == "accuracy" and self.majority_rate is not None:
             rate = tables.percent(self.majority_rate)
@@ -142,6 +147,26 @@ class Comparison:
         if self.sites:
             parts += [sites_tables.markdown(self).rstrip(), "\n".join(f"- {site.advice}" for site in self.sites)]
         return "\n\n".join(parts) + "\n"
+
+    def csv(self) -> str:
+        """One line for each method, in full precision."""
+        names = [field.name for field in fields(Line)]
+        rows = [{**asdict(line), "one_class": "; ".join(line.one_class)} for line in self.lines]
+        return tables.csv(["metric", *names], [[self.metric, *(row[name] for name in names)] for row in rows])
+
+    def latex(self) -> str:
+        """A table for booktabs: one line for each method, the best in bold; ± is the standard deviation over seeds."""
+        rows = self.rows
+        kept = [
+            i
+            for i, name in enumerate(self.header)
+            if name.removesuffix(" %") in PAPER or name in PAPER
+            if any(row[i] != "–" for row in rows)
+        ]
+        sign = 1 if self.higher_is_better else -1
+        best = max(sign * line.personal for line in self.lines)
+        bold = [(i, 1) for i, line in enumerate(self.lines) if sign * line.personal == best]
+        return tables.latex([self.header[i] for i in kept], [[row[i] for i in kept] for row in rows], bold)
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -189,38 +214,49 @@ def compare(
             if fresh:
                 start_over(out, methods)
         for seed in range(first_seed, first_seed + seeds):
-            federation = federations if isinstance(federations, Federation) else federations(seed)
+            with interruptible():
+                federation = federations if isinstance(federations, Federation) else federations(seed)
             seen.append(federation)
             for label, method in parsed.items():
-                place = None if out is None else inside(out, check_label(label), f"seed-{seed}")
+                folder = None if out is None else inside(out, check_label(label), f"seed-{seed}")
                 begin = time.perf_counter()
                 result = run(
                     method,
                     federation,
                     seed=seed,
                     label=shown[label],
-                    out=place,
+                    out=folder,
                     trackers=tracker(f"{shown[label]}, seed {seed}"),
                     **settings,
                 )
-                if place is not None:
-                    relabel(place, shown[label])
+                if folder is not None:
+                    relabel(folder, shown[label])
                 wall[label] += time.perf_counter() - begin
                 summaries[label].append(result.summary)
                 collected[label].add(result, federation)
-        comparison = _compared(shown, collected, summaries, wall, seen, result.task, setting)
+        with interruptible():
+            comparison = _compared(shown, collected, summaries, wall, seen, result.task, setting)
         if out is not None:
             write_json(Path(out) / "comparison.json", comparison.to_json())
-            for name, content in {"md": comparison.markdown(), **_tables(comparison)}.items():
-                write_bytes(Path(out) / f"comparison.{name}", content.encode())
+            for name, content in _tables(comparison).items():
+                if content:
+                    write_bytes(Path(out) / name, content.encode())
+                else:  # of an earlier comparison in this folder
+                    (Path(out) / name).unlink(missing_ok=True)
     return comparison
 
 
 def _tables(comparison: Comparison) -> dict[str, str]:
-    """The method × client table for other programs."""
+    """Both tables as files: the methods, and each method at each client, if all seeds have the same clients."""
     from fedkin.results import sites_tables
 
-    return {"csv": sites_tables.csv(comparison), "tex": sites_tables.latex(comparison)} if comparison.sites else {}
+    return {
+        "comparison.md": comparison.markdown(),
+        "comparison.csv": comparison.csv(),
+        "comparison.tex": comparison.latex(),
+        "clients.csv": sites_tables.csv(comparison) if comparison.sites else "",
+        "clients.tex": sites_tables.latex(comparison) if comparison.sites else "",
+    }
 
 
 def _compared(
@@ -232,10 +268,11 @@ def _compared(
     task: Task,
     setting: str,
 ) -> Comparison:
-    """The comparison from what the runs gave; methods by their labels in tables."""
+    """The comparison from the results of the runs; methods by their labels in tables."""
     named = {shown[label]: found for label, found in collected.items()}
     same = _same_clients(federations)
-    draws = Draws(named if same else {}, len(federations[0]), task)
+    reference = shown.get(REFERENCE, REFERENCE)
+    draws = Draws(named if same else {}, len(federations[0]), task, reference)
     lines = [
         _line(shown[label], summaries[label], found, collected.get(REFERENCE), draws, wall[label])
         for label, found in collected.items()
@@ -249,11 +286,12 @@ def _compared(
         sites=answers(named, federations, task, draws) if same else (),
         named=first.names != tuple(f"client {i}" for i in range(len(first))),
         majority_rate=float(np.mean(rates)) if rates else None,
+        reference=reference,
     )
 
 
 def _same_clients(federations: Sequence[Federation]) -> bool:
-    """Are the clients of all seeds the same, with the same examples? A random partition draws others for each seed."""
+    """Do all seeds have the same clients with the same examples? A random partition draws new ones for each seed."""
     first = federations[0]
     return all(fed is first or fed.description.get("partition") == "by_group" for fed in federations)
 
@@ -273,7 +311,7 @@ def start_over(out: str | Path, methods: Sequence[str]) -> None:
 
 
 def _methods(labels: Sequence[str]) -> dict[str, Method]:
-    """The methods that are named, by label. Every name is checked before anything runs."""
+    """The named methods, by label. Every name is checked before anything runs."""
     if not labels:
         raise ValueError("compare needs at least one method.")
     folders: dict[str, str] = {}
@@ -283,7 +321,7 @@ def _methods(labels: Sequence[str]) -> dict[str, Method]:
         other = folders.setdefault(check_label(label), label)
         if other != label:
             raise ValueError(
-                f"'{other}' and '{label}' would share the folder {check_label(label)}: compare them apart."
+                f"'{other}' and '{label}' would share the folder {check_label(label)}: compare them separately."
             )
     return {label: by_name(name, **fields) for label in labels for name, fields in [parse(label)]}
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -11,7 +15,7 @@ from fedkin.results.run import PersonalModel
 
 
 def export(model: PersonalModel, example: Tensor, path: Path, method: str) -> Path:
-    """Write the network with a batch of any size. Inputs and outputs are those of the network: of a table, the
+    """Write the network for batches of any size. Inputs and outputs are those of the network: for a table, the
     preprocessed features."""
     if path.suffix not in (".onnx", ".pt2"):
         raise ValueError(f"{path.name}: give a file name that ends in .onnx or .pt2.")
@@ -31,10 +35,26 @@ def export(model: PersonalModel, example: Tensor, path: Path, method: str) -> Pa
         import onnxscript  # noqa: F401
     except ImportError:
         raise ImportError("Export to ONNX needs onnx and onnxscript: pip install 'fedkin[onnx]'.") from None
-    program = torch.onnx.export(
-        network, (pair,), dynamo=True, input_names=["examples"], output_names=["scores"],
-        dynamic_shapes=({0: batch},), verbose=False,
-    )  # fmt: skip
+    with _quiet():
+        program = torch.onnx.export(
+            network, (pair,), dynamo=True, input_names=["examples"], output_names=["scores"],
+            dynamic_shapes=({0: batch},), verbose=False,
+        )  # fmt: skip
     assert program is not None
     program.save(path)
     return path
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what PyTorch's exporter says of itself: that torchvision is missing, and what it will change."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(before)

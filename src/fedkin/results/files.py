@@ -1,4 +1,4 @@
-"""Files on disk: each one appears whole or not at all, and JSON that is damaged is named."""
+"""Files on disk: each one appears whole or not at all, and an error about damaged JSON names the file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 
 class StorageError(OSError):
-    """A file of fedkin's own could not be written or read: a full disk, missing permission, a damaged file."""
+    """One of fedkin's own files could not be written or read: a full disk, missing permission, a damaged file."""
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Write a file. With `durable`, it is on the disk itself when this returns."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}")  # not mkstemp, whose files nobody else may read
+    """Write a file atomically. With `durable`, it is flushed to the disk before this returns."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}")  # not mkstemp, whose files only the owner may read
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as f:
@@ -38,7 +38,7 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
 
 
 def sync(path: Path) -> None:
-    """To the disk itself: a file's content, or a folder's list of names."""
+    """Flush to the disk: a file's content, or a folder's list of names."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -62,7 +62,7 @@ def digest_of(path: Path, length: int | None = None) -> str:
     except OSError as error:
         raise StorageError(f"Cannot read {path}: {error.strerror or error}") from error
     if left:
-        raise StorageError(f"{path} has lost its end: {(length or 0) - left} bytes are there, {length} were written")
+        raise StorageError(f"{path} is cut short: it has {(length or 0) - left} bytes, {length} were written")
     return found.hexdigest()
 
 
@@ -91,7 +91,7 @@ def read_json(path: Path, constant: Callable[[str], Any] | None = None) -> dict[
 
 
 def relabel(folder: Path, label: str) -> None:
-    """Give a run another label in tables and figures. A finished run is not run again for that."""
+    """Change a run's label in tables and figures, without running it again."""
     from fedkin.results import checksums
 
     for name, key in (("config.json", "label"), ("summary.json", "method")):

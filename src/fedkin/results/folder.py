@@ -1,6 +1,6 @@
-"""Output folders: fedkin writes into a folder that is empty or its own, and removes only files that it made.
+"""Output folders: fedkin writes only into a folder that is empty or its own, and removes only files that it wrote.
 
-A folder of ours carries the marker `.fedkin`. What may be removed there is listed by name in `OWN`; every other file in
+A folder of fedkin's has the marker `.fedkin`. What may be removed there is listed by name in `OWN`; every other file in
 it belongs to the user. All names are checked before anything is touched, and no link is followed.
 """
 
@@ -31,15 +31,15 @@ OWN = {
         r"checkpoint/(manifest|previous)\.json",
         r"checkpoint/(server-\d{6,}|client-\d{6,}-\d{6,}-\d+)\.safetensors",
     ),
-    "comparison": (r"comparison\.(json|md|csv|tex)|report\.html",),
-    "experiment": (r"leaderboard\.(json|md)",),
-    "sweep": (r"sweep\.json",),
-    "tune": (r"tune\.(json|journal|journal\.lock)",),
+    "comparison": (r"comparison\.(json|md|csv|tex)|clients\.(csv|tex)|report\.html",),
+    "experiment": (r"leaderboard\.(json|md|csv|tex)",),
+    "sweep": (r"sweep\.(json|csv|tex)",),
+    "tune": (r"tune\.(json|csv|tex|journal|journal\.lock)",),
 }
 TEMPORARY = r"((models|checkpoint)/)?\.[0-9a-f]{16}"  # as files.write_bytes names unfinished files
 SUBFOLDERS = ("models", "checkpoint")
 
-# How folders written before there was a marker are recognized: a file, and keys that it must have.
+# How folders from before there was a marker are recognized: a file, and keys that it must have.
 BEFORE_MARKERS = {
     "run": ("config.json", {"label", "method", "federation", "options"}),
     "comparison": ("comparison.json", {"setting", "methods"}),
@@ -51,7 +51,7 @@ class FolderError(ValueError):
 
 
 class Folder:
-    """A folder that this process alone writes to, for as long as the `with` block lasts.
+    """A folder that only this process writes to, for as long as the `with` block lasts.
 
     The lock is the kernel's (flock on the marker): it ends with the process, however that ends.
     """
@@ -93,14 +93,14 @@ class Folder:
                 f"{self.path} is in use by another fedkin{by}: wait until it has ended, or name another --out."
             ) from None
         except OSError as error:
-            # a file system without locks: two runs at once cannot be noticed there, but one works
+            # a file system without locks: a single run works, but two at once cannot be detected
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise
         if not os.path.samestat(os.fstat(marker), os.stat(self.path / MARKER)):
             raise FolderError(f"{self.path} was just removed by another fedkin: try again.")
 
     def _mark(self, marker: int) -> None:
-        """In one write of a fixed length, so that a kill leaves the old marker or the new one."""
+        """Write the marker in one write of a fixed length, so that a kill leaves the old one or the new one."""
         text = json.dumps({"format": FORMAT, "kind": self.kind, "process": os.getpid(), "host": socket.gethostname()})
         try:
             os.pwrite(marker, f"{text:<{MARKER_LENGTH}}\n".encode(), 0)
@@ -111,7 +111,7 @@ class Folder:
         if self._marker is not None:
             _held.discard(self._marker)
             with contextlib.suppress(OSError):
-                fcntl.flock(self._marker, fcntl.LOCK_UN)  # also where a child has not closed its copy yet
+                fcntl.flock(self._marker, fcntl.LOCK_UN)  # even if a child process has not closed its copy yet
             os.close(self._marker)
             self._marker = None
 
@@ -120,7 +120,7 @@ _held: set[int] = set()
 
 
 def _close_in_child() -> None:
-    """A worker that outlives a killed parent must not keep the parent's lock."""
+    """Release the lock in a worker: if it outlives a killed parent, it must not keep the parent's lock."""
     for marker in _held:
         os.close(marker)
     _held.clear()
@@ -130,7 +130,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def prepare(path: str | Path, kind: str) -> Path:
-    """Check a folder, create it and mark it as ours. For those who write to it before they lock it, or never do."""
+    """Check a folder, create it and mark it as fedkin's. For callers that write to it without locking it first."""
     with Folder(path, kind) as folder:
         return folder.path
 
@@ -140,11 +140,11 @@ def check(path: str | Path, kind: str) -> None:
     path = Path(path)
     if not path.exists():
         if path.is_symlink():
-            raise FolderError(f"{path} is a link that leads nowhere. Name another --out.")
+            raise FolderError(f"{path} is a broken link. Name another --out.")
         for parent in path.absolute().parents:
             if parent.exists():
                 if not parent.is_dir():
-                    raise FolderError(f"{path} cannot be made: {parent} is a file. Name another --out.")
+                    raise FolderError(f"{path} cannot be created: {parent} is a file. Name another --out.")
                 break
         return
     if not path.is_dir():
@@ -153,7 +153,7 @@ def check(path: str | Path, kind: str) -> None:
         names = os.listdir(path)
     except OSError as error:
         raise FolderError(f"Cannot read {path}: {error.strerror}. Name another --out.") from error
-    if not names or (names == [MARKER] and not (path / MARKER).stat().st_size):  # a kill right after it was created
+    if not names or (names == [MARKER] and not (path / MARKER).stat().st_size):  # killed right after it was created
         return
     found = kind_of(path)
     if found is None:
@@ -167,7 +167,7 @@ def check(path: str | Path, kind: str) -> None:
 
 
 def kind_of(path: str | Path) -> str | None:
-    """What fedkin has in this folder (run, comparison, experiment, sweep, tune); None where it is not ours."""
+    """What fedkin has in this folder (run, comparison, experiment, sweep, tune); None if it is not fedkin's."""
     path = Path(path)
     marker = path / MARKER
     if marker.is_file() and not marker.is_symlink():
@@ -193,7 +193,7 @@ def is_own(name: str, kind: str = "run") -> bool:
 
 
 def remove_run(path: str | Path) -> None:
-    """Remove a run from a folder: its files, and the folder itself where nothing else is in it."""
+    """Remove a run: its files, and the folder itself if nothing else is in it."""
     path = Path(path)
     if not path.exists() and not path.is_symlink():
         return
@@ -205,7 +205,7 @@ def remove_run(path: str | Path) -> None:
 
 
 def inside(folder: str | Path, *names: str) -> Path:
-    """The path of something below a folder. Raise if a name would lead out of it, by itself or as a link."""
+    """A path below a folder. Raise if a name would lead out of it, by itself or through a link."""
     path = Path(folder)
     for name in names:
         if name in ("", ".", "..") or "/" in name or os.sep in name or "\0" in name:
@@ -217,7 +217,7 @@ def inside(folder: str | Path, *names: str) -> Path:
 
 
 def check_label(label: str) -> str:
-    """The name of the folder for a label such as `fedprox,mu=1`. Raise where there can be none."""
+    """The name of the folder for a label such as `fedprox,mu=1`. Raise if there is none."""
     name = "".join(c if c.isalnum() or c in "-_=.," else "_" for c in label)
     if not name.strip("."):
         raise FolderError(f"'{label}' cannot be the name of a folder. Name a method: `fedkin list methods`.")
@@ -228,7 +228,7 @@ def check_label(label: str) -> str:
 
 
 def _check_plain(path: Path, name: str, kind: str) -> None:
-    """A name that we write to must be a plain file, and a folder that we write to a plain folder."""
+    """Raise if a name that fedkin writes to is not a plain file or folder."""
     target = path / name
     wanted = "folder" if name in SUBFOLDERS and kind == "run" else "file"
     if wanted == "file" and not (is_own(name, kind) or name == MARKER):

@@ -19,22 +19,25 @@ from fedkin.results.files import StorageError
 
 ALL = "all"
 PARTICIPANTS = "participants"
+# Metrics that had other names when older runs were written.
+RENAMED = {f"{part}_rows": f"{part}_examples" for part in ("train", "validation", "test")}
 
 
 class Record(NamedTuple):
     round: int
     client: int | None
-    """None: of the whole federation."""
+    """None: the record is about the whole federation."""
     metric: str
     value: Any
     scope: str = ""
-    """Of scores, which are always of the state after `round`: `all` clients were evaluated, or only the `participants`
-    of the next round. (`round`, in histories of fedkin 0.1: of the state before the round, at its participants.)"""
+    """For scores, which always describe the state after `round`: `all` clients were evaluated, or only the
+    `participants` of the next round. (`round`, in histories of fedkin 0.1: the state before the round, at its
+    participants.)"""
 
 
 class History:
     def __init__(self, path: Path | None = None, *, keep: int = 0) -> None:
-        """A history to be written: in memory, or to the file `path`. The first `keep` bytes of the file stay, the rest
+        """Start a history in memory, or in the file `path`. The first `keep` bytes of the file stay, the rest
         is cut off."""
         self._records: list[Record] = []
         self._index: dict[str, dict[int, list[Record]]] = {}
@@ -58,7 +61,7 @@ class History:
                     self._digest.update(chunk)
                     left -= len(chunk)
         if left:
-            raise ValueError(f"{path} has lost records: {keep - left} bytes are there, {keep} were written.")
+            raise ValueError(f"{path} has lost records: it has {keep - left} bytes, {keep} were written.")
 
     # ---- writing
     def add(self, round: int, client: int | None, metric: str, value: Any, scope: str = "") -> None:
@@ -105,8 +108,8 @@ class History:
     # ---- reading
     @classmethod
     def load(cls, folder: str | Path, *, limit: int | None = None) -> History:
-        """The history in a run's folder (or in a history.jsonl). That of a finished run is verified. A file of more
-        than `limit` bytes is not read into memory, but each time that something of it is needed."""
+        """Load the history of a run's folder (or a history.jsonl). That of a finished run is verified. A file of more
+        than `limit` bytes is not kept in memory, but read each time it is needed."""
         path = Path(folder)
         if path.is_dir():
             checksums.verify(path, "history.jsonl")
@@ -124,7 +127,7 @@ class History:
         return self._records if self._path is None else list(self)
 
     def __iter__(self) -> Iterator[Record]:
-        """One record after the other; from a file, without keeping them in memory."""
+        """Iterate over the records; from a file, without keeping them in memory."""
         if self._path is None:
             yield from self._records
         else:
@@ -148,7 +151,7 @@ class History:
         return self._index
 
     def values(self, metric: str, *, round: int, scope: str = ALL) -> dict[int, Any]:
-        """Client to value, in one round."""
+        """Map clients to values, in one round."""
         return {r.client: r.value for r in self.select(metric, scope=scope, round=round) if r.client is not None}
 
     def rounds(self, metric: str = "personal", scope: str = ALL) -> list[int]:
@@ -178,17 +181,17 @@ def _parsed(path: Path) -> Iterator[Record]:
     with open(path, "rb") as f:
         for number, line in enumerate(f, start=1):
             if not line.endswith(b"\n"):
-                return  # a run that goes on may be writing its last line just now
+                return  # the run may be writing its last line at this moment
             try:
                 record = Record(**_DECODER.decode(line.decode()))
             except (ValueError, TypeError, RecursionError) as error:
                 raise ValueError(f"Line {number} of {path} is damaged: {error}") from error
             if not _sound(record):
-                raise ValueError(f"Line {number} of {path} is damaged: it is not a record of fedkin's.")
-            yield record
+                raise ValueError(f"Line {number} of {path} is damaged: it is not a fedkin record.")
+            yield record._replace(metric=RENAMED[record.metric]) if record.metric in RENAMED else record
 
 
-# JSON has no NaN and infinity; Python's reader takes them all the same.
+# JSON has no NaN or infinity, but Python's reader accepts them.
 _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
 
 

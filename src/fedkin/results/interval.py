@@ -1,11 +1,11 @@
 """How far a result may be off because a client has few test examples: a paired bootstrap over examples and seeds.
 
 Two methods are scored on the same draws of the same examples, so that hard examples do not count as a difference
-between them. An example that is tested in several seeds is one example: it is drawn for all seeds at once. Seeds are
-drawn too (the pigeonhole bootstrap of Owen, 2007, which errs on the wide side); with one seed, the interval is of the
-models that were trained. Quantiles are those of Hesterberg's expanded percentile interval (The American Statistician,
-2015), which makes up for the narrowness of the bootstrap with few examples. `docs/evaluation.md` states the rule;
-coverage on made data is in `tests/results/test_interval.py`.
+between the methods. An example that is tested in several seeds is one example: it is drawn for all seeds at once. Seeds
+are drawn too (the pigeonhole bootstrap of Owen, 2007, which errs on the wide side); with one seed, the interval is for
+the models that were trained. Quantiles are those of Hesterberg's expanded percentile interval (The American
+Statistician, 2015), which makes up for the narrowness of the bootstrap with few examples. `docs/evaluation.md` states
+the rule; coverage on synthetic data is tested in `tests/results/test_interval.py`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Resamples:
         self._seeds = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=draws).astype(float)
 
     def scores(self, metric: Metric, tested: Sequence[Predictions]) -> Numbers:
-        """The metric of one method on each draw: the mean over the seeds of that draw; NaN where it is not defined."""
+        """The metric of one method on each draw: the mean over the seeds of that draw; NaN if it is not defined."""
         each = np.stack([metric.on_draws(t.outputs, t.targets, c) for t, c in zip(tested, self._counts)], 1)
         weights = np.where(np.isnan(each), 0.0, self._seeds)
         with np.errstate(invalid="ignore"):
@@ -58,7 +58,7 @@ class Resamples:
 
 
 def interval(draws: Numbers, examples: int, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """The expanded percentile interval; None where nothing can be said."""
+    """The expanded percentile interval; None if there is not enough data."""
     from scipy.stats import norm, t
 
     draws = draws[~np.isnan(draws)]
@@ -71,7 +71,7 @@ def interval(draws: Numbers, examples: int, confidence: float = CONFIDENCE) -> t
 
 
 def too_few(metric: Metric, tested: Sequence[Predictions], *, classes: bool) -> str:
-    """Why the examples do not suffice for an interval; empty where they do."""
+    """Why the examples do not suffice for an interval; empty if they do."""
     known = {int(i): y for t in tested for i, y in zip(t.examples, t.targets)}
     if len(known) < LEAST_EXAMPLES:
         return f"fewer than {LEAST_EXAMPLES} test examples"

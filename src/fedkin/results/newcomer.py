@@ -1,4 +1,4 @@
-"""A server's state with room for one client more, as if that client had been there and never answered."""
+"""A server's state with room for one more client, as if that client had been there and never answered."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fedkin.protocol import Method, Server, State
 
 
 def with_newcomer(method: Method, state: State, fed: Server, examples: int) -> tuple[State, int]:
-    """The state with a newcomer who has so many training examples, and the newcomer's id.
+    """The state with a newcomer who has this many training examples, and the newcomer's id.
 
-    What the method would hold for the newcomer comes from its own `init` for a larger federation: wherever that has one
-    entry more, the entries of all others are those of `state`.
+    The newcomer's entries come from the method's own `init` for a larger federation; the entries of all others are
+    those of `state`.
     """
     larger = replace(fed, ids=torch.arange(fed.size + 1), n=torch.cat([fed.n, torch.tensor([examples])]))
     grown = _grown(state, method.init(larger), fed.size)
@@ -24,7 +24,7 @@ def with_newcomer(method: Method, state: State, fed: Server, examples: int) -> t
 
 
 def _grown(old: Any, fresh: Any, size: int) -> Any:
-    """`old` with what `fresh` has for one client more: one entry more in each dimension that counts `size` clients."""
+    """`old` with the entries that `fresh` has for one more client, in each dimension that counts `size` clients."""
     if isinstance(old, dict) and isinstance(fresh, dict):
         return {name: _grown(value, fresh.get(name), size) for name, value in old.items()}
     if isinstance(old, list | tuple) and isinstance(fresh, list | tuple):

@@ -35,9 +35,9 @@ ADAPTATION = 5  # rounds of a newcomer's own work, before its model is made
 
 
 class PersonalModel(nn.Module):
-    """One client's personal model: `forward(x)` gives scores, for every method.
+    """One client's personal model, for every method: `forward(x)` gives scores.
 
-    Where a method's personal model is one network, `network` is that network, and can be exported.
+    If a method's personal model is a single network, `network` is that network, and can be exported.
     """
 
     def __init__(self, method: Method, client: Client, personal: Model) -> None:
@@ -59,16 +59,16 @@ class PersonalModel(nn.Module):
 
 @dataclass(frozen=True)
 class Joined:
-    """A newcomer's personal model, and how well it may be expected to do."""
+    """A newcomer's personal model, and the performance to expect from it."""
 
     name: str
     model: PersonalModel
     expected: dict[str, float]
-    """The task's metrics on examples held out of a first try; the model itself is made from all examples."""
+    """The task's metrics on held-out examples of a trial; the model itself is made from all examples."""
     examples: int
-    """How many examples that is based on."""
+    """Number of examples that this is based on."""
     preprocessing: dict[str, Any] | None = None
-    """How a table becomes the model's input, with the newcomer's own scales; None where there are no tables."""
+    """How a table becomes the model's input, with the newcomer's own scales; None if the run learned from arrays."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Run:
     method: Method
     make: Callable[[int], nn.Module]
     models: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False)
-    """Personal models by client, where they are not in `folder`."""
+    """Personal models by client, if they are not in `folder`."""
 
     @property
     def out(self) -> Path | None:
@@ -165,14 +165,14 @@ class Run:
     def join(self, name: str, x: Any, y: Any, *, validation: float = 0.1, rounds: int = ADAPTATION) -> Joined:
         """A personal model for a client that was not in the run, by the method's own rule. The run stays as it is.
 
-        If the method keeps something at clients (a head, a model), the newcomer first works `rounds` rounds by itself.
-        What to expect is measured on a fifth of the examples, with a model made from the others; the model returned is
-        made from all of them.
+        If the method keeps something at clients (a head, a model), the newcomer first trains for `rounds` rounds alone.
+        The expected performance is measured on a fifth of the examples, with a model made from the others; the model
+        returned is made from all of them.
         """
         if not self.state and "joined" in self.config:
             raise ValueError(
-                f"{self.folder} holds one client's model, not the server's state that a newcomer starts from: join "
-                "where the run itself is."
+                f"{self.folder} holds one client's model, not the server's state that a newcomer starts from: use the "
+                "folder of the run itself."
             )
         examples = Examples(self.inputs(x, name, newcomer=True), self.targets(y))
         if len(examples.y) < 2:
@@ -208,7 +208,7 @@ class Run:
         for turn in range(1, rounds + 1):
             kept = self.method.local(client._replace(seed=client.seed + turn), deepcopy(message)).state
             if not kept:
-                break  # the method keeps nothing at clients: `personal` does what there is to do
+                break  # the method keeps nothing at clients: `personal` does everything
             client = client._replace(state=kept)
         made: list[Reply] = []
 
@@ -243,7 +243,7 @@ class Run:
         return Path(out)
 
     def examples_of(self, path: Path) -> tuple[Any, Any]:
-        """The examples and labels of a file: a table as the run's, or an .npz with x and y."""
+        """The examples and labels of a file: a table like the run's, or an .npz with x and y."""
         stored = self.config["federation"].get("preprocessing")
         if path.suffix != ".npz":
             if stored is None:
@@ -258,8 +258,8 @@ class Run:
 
     # ---- what a model takes and gives
     def inputs(self, x: Any, client: str | int = "", *, newcomer: bool = False) -> Tensor:
-        """Examples as the network takes them: a file or frame with named columns where the run learned from tables;
-        arrays where it learned from arrays (raw uint8 images, or what the network takes)."""
+        """Examples as the network takes them: from a file or frame with named columns if the run learned from tables,
+        from arrays if it learned from arrays (raw uint8 images, or what the network takes)."""
         about = self.config["inputs"]
         stored = self.config["federation"].get("preprocessing")
         if stored is not None and not _is_numeric(x):
@@ -282,8 +282,8 @@ class Run:
         return array.long() if about["dtype"] == "int64" else array.float()
 
     def targets(self, y: Any) -> Tensor:
-        """Labels as the loss takes them. Classes may be given by the names that the data has for them, or by their
-        numbers: a tensor always holds numbers, other integers do where no class is named by an integer."""
+        """Labels as the loss takes them. Classes may be given by their names in the data or by their numbers: a tensor
+        always holds numbers; other integers are numbers unless a class is named by an integer."""
         array = np.asarray(y)
         names = self.config["inputs"]["class_names"]
         numbers = isinstance(y, Tensor) or (np.issubdtype(array.dtype, np.integer) and not _named_by_integers(names))
@@ -291,7 +291,7 @@ class Run:
             index = {name: i for i, name in enumerate(names)}
             unknown = sum(str(label) not in index for label in array.tolist())
             if unknown:
-                raise ValueError(f"{unknown} labels are none of this run's classes: {', '.join(names)}.")
+                raise ValueError(f"{unknown} labels are not among this run's classes: {', '.join(names)}.")
             return torch.tensor([index[str(label)] for label in array.tolist()])
         tensor = torch.as_tensor(array)
         return tensor.long() if self.task.has_classes else tensor.float()
@@ -371,7 +371,7 @@ def load(folder: str | Path, *, method: Method | None = None, model: Any = None)
         if not isinstance(config.get(part), dict):
             raise ValueError(f"{path / 'config.json'} has no '{part}': this is not the folder of a finished run.")
     summary, state, history = {}, {}, History()
-    if "joined" not in config:  # a newcomer's folder has its model alone
+    if "joined" not in config:  # a newcomer's folder holds only its model
         summary = _read(path / "summary.json", path)
         manifest = _read(path / "checkpoint" / "manifest.json", path)
         state = _state(path / "checkpoint", manifest)
@@ -391,7 +391,7 @@ def load(folder: str | Path, *, method: Method | None = None, model: Any = None)
 
 
 def inputs_of(federation: Any) -> dict[str, Any]:
-    """What a run must know of its data to use its models later: for config.json."""
+    """What config.json stores about the data, so that the models can be used later."""
     arrays = getattr(federation, "arrays", None)
     return {
         "clients": list(federation.names),
@@ -409,21 +409,27 @@ def inputs_of(federation: Any) -> dict[str, Any]:
 
 def _read(path: Path, folder: Path) -> dict[str, Any]:
     if not path.exists():
-        raise ValueError(f"{folder} is not the folder of a finished run: it has no {path.relative_to(folder)}.")
+        from fedkin.report.tables import some
+
+        found = sorted(str(inner.parent) for depth in ("*", "*/*") for inner in folder.glob(f"{depth}/config.json"))
+        raise ValueError(
+            f"{folder} is not the folder of a finished run: it has no {path.relative_to(folder)}."
+            + (f" There are runs in it; give one of them: {some(found)}." if found else "")
+        )
     content = read_json(path)
     checksums.verify(folder, str(path.relative_to(folder)))
     return content
 
 
-def _state(place: Path, manifest: dict[str, Any]) -> State:
+def _state(folder: Path, manifest: dict[str, Any]) -> State:
     """The server's state that a manifest names, verified."""
     name = str(manifest.get("server"))
     if not is_own(f"checkpoint/{name}"):
-        raise ValueError(f"{place / 'manifest.json'} is damaged: restore it from a copy.")
+        raise ValueError(f"{folder / 'manifest.json'} is damaged: restore it from a copy.")
     expected = manifest.get("digests", {}).get(name)
-    if expected is not None and digest_of(place / name) != expected:
-        raise ValueError(f"{place / name} is damaged: it is not as it was written. Restore it from a copy.")
-    return load_state(place / name)
+    if expected is not None and digest_of(folder / name) != expected:
+        raise ValueError(f"{folder / name} is damaged: it was changed after it was written. Restore it from a copy.")
+    return load_state(folder / name)
 
 
 def _imported(target: str, what: str) -> Any:

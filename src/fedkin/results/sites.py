@@ -15,7 +15,7 @@ from fedkin.results.run import Run
 from fedkin.task import Task
 
 REFERENCE = "local"
-MOST_CLIENTS = 50  # with more clients, nobody asks one by one, and there are no intervals
+MOST_CLIENTS = 50  # with more clients there are no answers one by one, and no intervals
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Cell:
     high: float | None = None
     """The interval of the gain."""
     one_class: bool = False
-    """Its model predicts the same class for every test example, in at least one seed."""
+    """Whether its model predicts the same class for every test example, in at least one seed."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Site:
 
     name: str
     test_examples: int
-    """How many different ones there are, over all seeds."""
+    """Number of different test examples, over all seeds."""
     validation_examples: int
     majority_rate: float | None
     """Accuracy of always predicting its most frequent class; None in a regression."""
@@ -53,7 +53,7 @@ class Site:
 
 @dataclass
 class Collected:
-    """What the runs of one method gave, client to value, one entry for each seed."""
+    """Results of one method's runs: maps from client to value, one for each seed."""
 
     test: list[dict[int, float | None]] = field(default_factory=list)
     validation: list[dict[int, float | None]] = field(default_factory=list)
@@ -80,7 +80,8 @@ def _predictions(run: Run, federation: Federation, name: str) -> Predictions:
 class Draws:
     """Every method's score at every client, on the same draws of the client's test examples."""
 
-    def __init__(self, methods: Mapping[str, Collected], clients: int, task: Task) -> None:
+    def __init__(self, methods: Mapping[str, Collected], clients: int, task: Task, reference: str = REFERENCE) -> None:
+        self.reference = reference
         metric = task.known[task.headline]
         self.sign = 1 if task.higher_is_better else -1
         self.examples: dict[int, int] = {}
@@ -102,7 +103,7 @@ class Draws:
 
     def gain(self, method: str, client: int, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
         """The interval of a client's gain over training alone."""
-        one, other = self.scores.get((method, client)), self.scores.get((REFERENCE, client))
+        one, other = self.scores.get((method, client)), self.scores.get((self.reference, client))
         if one is None or other is None:
             return None
         return interval(self.sign * (one - other), self.examples[client], confidence)
@@ -110,7 +111,7 @@ class Draws:
     def mean_gain(self, method: str, clients: int) -> tuple[float, float] | None:
         """The interval of the mean gain of these clients: their examples are drawn, the clients are not. None if one of
         them has too few examples."""
-        pairs = [(self.scores.get((method, c)), self.scores.get((REFERENCE, c))) for c in range(clients)]
+        pairs = [(self.scores.get((method, c)), self.scores.get((self.reference, c))) for c in range(clients)]
         there = [one - other for one, other in pairs if one is not None and other is not None]
         if len(there) < clients or any(self.too_few.values()):
             return None
@@ -131,25 +132,26 @@ def _site(
     test = {name: _mean([seed.get(client) for seed in m.test]) for name, m in methods.items()}
     validation = {name: _mean([seed.get(client) for seed in m.validation]) for name, m in methods.items()}
     on_test = all(value is None for value in validation.values())
-    chosen = _best(test if on_test else validation, draws.sign)
-    # a choice on the examples that also judge it is one of several comparisons: the interval is widened for all
+    chosen = _best(test if on_test else validation, draws.sign, draws.reference)
+    # a method chosen on the same examples that judge it is one of several comparisons: the interval is widened for all
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(methods) - 1) if on_test else CONFIDENCE
     cells = {}
     for name, m in methods.items():
-        low, high = (draws.gain(name, client, confidence) if name != REFERENCE else None) or (None, None)
-        gain = gain_of(m, methods.get(REFERENCE), client, draws.sign) if name != REFERENCE else None
+        alone = name == draws.reference
+        low, high = (None if alone else draws.gain(name, client, confidence)) or (None, None)
+        gain = None if alone else gain_of(m, methods.get(draws.reference), client, draws.sign)
         constant = any(client in seed for seed in m.one_class)
         cells[name] = Cell(test[name], validation[name], draws.error(name, client), gain, low, high, constant)
     examples = len({int(i) for fed in federations for i in fed.splits[client].test})
-    said = Advice(cells, chosen, task, examples, on_test, draws.too_few.get(client, ""))
+    said = Advice(cells, chosen, task, examples, on_test, draws.too_few.get(client, ""), draws.reference)
     majority = _mean([fed.majority_rate(client) for fed in federations]) if first.classes else None
     held = round(float(np.mean([len(fed.splits[client].validation) for fed in federations])))
     return Site(first.names[client], examples, held, majority, cells, said.use, f"{first.names[client]}: {said.text}")
 
 
-def _best(values: Mapping[str, float | None], sign: int) -> str:
-    """The method with the best score; of equal ones training alone, else the first."""
-    order = sorted(values, key=lambda name: name != REFERENCE)
+def _best(values: Mapping[str, float | None], sign: int, reference: str) -> str:
+    """The method with the best score; among equals, training alone, else the first."""
+    order = sorted(values, key=lambda name: name != reference)
     return max(order, key=lambda name: -np.inf if (value := values[name]) is None else sign * value)
 
 
@@ -171,6 +173,8 @@ class Advice:
     examples: int
     on_test: bool
     too_few: str
+    reference: str = REFERENCE
+    """The label of training alone."""
 
     @property
     def _decided(self) -> bool:
@@ -179,16 +183,16 @@ class Advice:
 
     @property
     def use(self) -> str:
-        return self.chosen if self._decided or REFERENCE not in self.cells else REFERENCE
+        return self.chosen if self._decided or self.reference not in self.cells else self.reference
 
     @property
     def text(self) -> str:
         cell = self.cells[self.chosen]
         constant = "; this model predicts one class only" if cell.one_class else ""
         how = "chosen on test examples: there is no validation score" if self.on_test else "chosen on validation"
-        if REFERENCE not in self.cells:
+        if self.reference not in self.cells:
             return f"{self._score} ({self.examples} test examples; {how}){constant}"
-        if self.chosen == REFERENCE:
+        if self.chosen == self.reference:
             few = f", {self.too_few}" if self.too_few else ""
             return f"no method is better than training alone here: {self._score} ({how}{few}){constant}"
         if cell.gain is None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv as csv_module
-import io
 from typing import TYPE_CHECKING
 
 from fedkin.report import tables
@@ -12,9 +10,6 @@ from fedkin.results.sites import Site
 if TYPE_CHECKING:
     from fedkin.results.comparison import Comparison
 
-LATEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
-    c: f"\\{c}" for c in "&%$#_"
-}
 COLUMNS = (
     "client", "method", "metric", "test", "standard_error", "test_examples", "validation", "validation_examples",
     "gain_over_local", "gain_low", "gain_high", "predicts_one_class", "majority_rate", "use",
@@ -56,37 +51,24 @@ def markdown(made: Comparison) -> str:
 
 def csv(made: Comparison) -> str:
     """One line for each client and method, in full precision."""
-    file = io.StringIO()
-    writer = csv_module.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for site in made.sites:
-        for method, c in site.cells.items():
-            writer.writerow(
-                [site.name, method, made.metric, c.test, c.error, site.test_examples, c.validation,
-                 site.validation_examples, c.gain, c.low, c.high, int(c.one_class), site.majority_rate,
-                 int(site.use == method)]
-            )  # fmt: skip
-    return file.getvalue()
+    rows = [
+        [site.name, method, made.metric, c.test, c.error, site.test_examples, c.validation, site.validation_examples,
+         c.gain, c.low, c.high, int(c.one_class), site.majority_rate, int(site.use == method)]
+        for site in made.sites
+        for method, c in site.cells.items()
+    ]  # fmt: skip
+    return tables.csv(COLUMNS, rows)
 
 
 def latex(made: Comparison) -> str:
     """A table for booktabs: the best of each client in bold, ± is the standard error over n test examples."""
-    unit = r" (\%)" if made.percent else ""
-    lines = [
-        r"\begin{tabular}{l" + "r" * len(made.sites) + "}",
-        r"\toprule",
-        " & ".join([f"{escaped(made.metric)}{unit}", *(escaped(site.name) for site in made.sites)]) + r" \\",
-        " & ".join(["$n$", *(str(site.test_examples) for site in made.sites)]) + r" \\",
-        r"\midrule",
+    unit = " (%)" if made.percent else ""
+    header = [f"{made.metric}{unit}", *(f"{site.name} (n = {site.test_examples})" for site in made.sites)]
+    rows = [[line.method, *(cell(made, site, line.method) for site in made.sites)] for line in made.lines]
+    bold = [
+        (i, j + 1)
+        for i, line in enumerate(made.lines)
+        for j, site in enumerate(made.sites)
+        if is_best(made, site, line.method)
     ]
-    for line in made.lines:
-        row = [escaped(line.method)]
-        for site in made.sites:
-            text = cell(made, site, line.method).replace("±", r"$\pm$").replace("–", "--")
-            row.append(rf"\textbf{{{text}}}" if is_best(made, site, line.method) else text)
-        lines.append(" & ".join(row) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def escaped(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)
+    return tables.latex(header, rows, bold)

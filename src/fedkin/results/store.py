@@ -18,7 +18,7 @@ _ARRAY = "\u0000array"
 
 
 def save_state(path: Path, state: State, *, durable: bool = False) -> str:
-    """Write a state; returns the digest of the file."""
+    """Write a state. Return the digest of the file."""
     arrays: dict[str, Tensor] = {}
     tree = json.dumps(_pack(state, arrays, ""))
     # A clone, because safetensors refuses arrays that share memory.
@@ -75,7 +75,7 @@ def equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape):
             return False
-        # as bytes: NaN equals NaN, and 0.0 does not equal -0.0
+        # compared as bytes: NaN equals NaN, and 0.0 does not equal -0.0
         return torch.equal(*(t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)

@@ -16,12 +16,12 @@ PROTOCOL = (
     "test examples, after the last round, mean over all clients; chosen_by_validation: the evaluated round with the "
     "best mean validation score, never the best on test."
 )
-QUARANTINED = "quarantined: "  # how the history begins what it says of a reply that arrived and could not be used
+QUARANTINED = "quarantined: "  # how the history marks a reply that arrived but could not be used
 COSTS = ("bytes_down", "bytes_up", "flops", "compute_seconds", "communication_seconds")
 Values = dict[int, float | None]
 
 
-# of histories from before there were tasks
+# for histories from before there were tasks
 ACCURACY: dict[str, Any] = {"headline": "accuracy", "metrics": ["accuracy"], "higher_is_better": True, "percent": True}
 
 
@@ -45,11 +45,11 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
     lost_rounds, mean_kld = 0, None
     for round, client, metric, value, scope in history:
         if metric in scores and scope == ALL and client is not None:
-            if round == last or metric in ("personal", "validation"):  # the others are needed of the last round alone
+            if round == last or metric in ("personal", "validation"):  # the others are needed only for the last round
                 scores[metric].setdefault(round, {})[client] = value
         elif metric in sums:
             sums[metric] += value
-        elif metric == "test_rows" and client is not None:
+        elif metric == "test_examples" and client is not None:
             weight[client] = value
         elif metric == "majority_rate" and client is not None:
             majority[client] = value
@@ -66,7 +66,7 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
             hostile.append(client)
         elif metric == "released":
             released[client] += value
-        elif metric == "train_rows":
+        elif metric == "train_examples":
             examples[client] = value
         elif metric == "lost_round":
             lost_rounds += 1
@@ -109,7 +109,7 @@ def summarize(history: History, config: dict[str, Any]) -> dict[str, Any]:
         out["outliers"] = {str(c): n for c, n in sorted(suspected["outlier"].items(), key=lambda kv: kv[0] or 0)}
         out["left_out"] = {str(c): n for c, n in sorted(suspected["left_out"].items(), key=lambda kv: kv[0] or 0)}
     if text := config["options"].get("privacy", ""):
-        from fedkin.robust.privacy import Privacy, sampling_rate  # it imports torch, which others need not wait for
+        from fedkin.robust.privacy import Privacy, sampling_rate  # imported here because it imports torch
 
         privacy = Privacy.read(text)
         assert privacy is not None

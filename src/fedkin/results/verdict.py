@@ -127,13 +127,13 @@ def _word(low: float, high: float, margin: float, *, exact: bool) -> Word:
 
 def _variance_of_mean(values: Numbers) -> float:
     values = values[~np.isnan(values)]
-    if len(values) < 2 or np.ptp(values) <= 1e-9 * np.abs(values).max():  # else rounding shows as a tiny variance
+    if len(values) < 2 or np.ptp(values) <= 1e-9 * np.abs(values).max():  # else rounding would look like variance
         return 0.0
     return float(values.var(ddof=1) / len(values))
 
 
 def _bootstrap_variance(a: Numbers, b: Numbers, function: Callable[[Numbers], Numbers]) -> float:
-    """Variance of the mean over seeds of the difference in `function` when clients are drawn anew."""
+    """Variance of the mean over seeds of the difference in `function` when clients are resampled."""
     drawn = np.random.default_rng(0).integers(0, a.shape[1], (RESAMPLES, a.shape[1]))
     means = [float(np.mean(function(a[:, d]) - function(b[:, d]))) for d in drawn]
     return float(np.var(means))

@@ -42,7 +42,7 @@ class Attack:
 
     @classmethod
     def read(cls, text: str) -> Attack | None:
-        """From `signflip:0.2` or `scale:0.1:50`; None where the text is empty."""
+        """Parse `signflip:0.2` or `scale:0.1:50`; None if the text is empty."""
         if not text:
             return None
         name, *numbers = (word.strip() for word in text.split(":"))
@@ -55,7 +55,7 @@ class Attack:
             allowed = False
         if not allowed:
             raise ValueError(
-                f"attack='{text}' is no attack; expected is NAME:FRACTION or NAME:FRACTION:STRENGTH, such as "
+                f"attack='{text}' is not an attack; expected NAME:FRACTION or NAME:FRACTION:STRENGTH, such as "
                 f"signflip:0.2, with a fraction of the clients in (0, 1). Known: {', '.join(STRENGTHS)}."
             )
         return cls(name, fraction, strength)
@@ -71,7 +71,7 @@ class Attack:
         if self.name not in ON_DATA:
             return data
         if data.y.is_floating_point() or data.classes < 2:
-            raise ValueError(f"attack='{self.name}' changes class labels, and this task has none: take another attack.")
+            raise ValueError(f"attack='{self.name}' changes class labels, and this task has none: use another attack.")
         poisoned = labels_flipped if self.name == "labelflip" else self._with_backdoor
         return Data(lambda: poisoned(data.train, data.classes), lambda: data.validation, data.classes)
 
@@ -82,7 +82,7 @@ class Attack:
         return Examples(x, y)
 
     def body(self, body: Sequence[Tensor], references: Sequence[Tensor | None], seed: int) -> tuple[Tensor, ...]:
-        """What a hostile client sends in place of its reply."""
+        """What a hostile client sends instead of its reply."""
         if self.name in ON_DATA:
             return tuple(body)
         generator = torch.Generator().manual_seed(seed)

@@ -40,7 +40,7 @@ from fedkin.robust.updates import judged, offers, references
 NUMBERS = {"normbound": 1.0, "median": 0.0, "trimmed": 0.2, "krum": 0.2, "multikrum": 0.2, "report": 0.0}
 FEWEST = 3  # replies that can be judged
 FEWEST_OF_A_GROUP = 5  # Krum with one hostile client needs five
-OUTLIER = 3.5  # modified z-score from which on a reply is named (Iglewicz and Hoaglin, 1993)
+OUTLIER = 3.5  # modified z-score above which a reply is named (Iglewicz and Hoaglin, 1993)
 Bodies = Mapping[int, Sequence[Tensor]]
 
 
@@ -52,7 +52,7 @@ class Defended:
     left_out: dict[int, str] = field(default_factory=dict)
     """Clients whose replies are not used, and why."""
     outliers: dict[int, str] = field(default_factory=dict)
-    """Clients whose replies are unlike the others', and in what."""
+    """Clients whose replies are unlike the others', and how."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Defense:
 
     @classmethod
     def read(cls, text: str) -> Defense | None:
-        """From `normbound` or `trimmed:0.3`; None where the text is empty."""
+        """Parse `normbound` or `trimmed:0.3`; None if the text is empty."""
         if not text:
             return None
         name, colon, value = (word.strip() for word in text.partition(":"))
@@ -74,7 +74,7 @@ class Defense:
             allowed = False
         if not allowed:
             raise ValueError(
-                f"defend='{text}' is no defense; expected is NAME or NAME:NUMBER, such as trimmed:0.2 (the fractions "
+                f"defend='{text}' is not a defense; expected NAME or NAME:NUMBER, such as trimmed:0.2 (the fractions "
                 f"of trimmed, krum and multikrum are below 0.5). Known: {', '.join(NUMBERS)}."
             )
         return cls(name, number)
@@ -137,7 +137,7 @@ class Defense:
         return updates
 
     def _hostile(self, count: int) -> int:
-        """How many of so many clients may be hostile: Krum needs at least two that are not, beside the one judged."""
+        """How many of these clients may be hostile: Krum needs at least two honest ones besides the one judged."""
         return max(0, min(max(1, round_half_up(self.number * count)), count - 3))
 
 
@@ -200,7 +200,7 @@ def middle(values: Tensor) -> float:
 
 def _modified_z(values: Tensor) -> Tensor:
     center = middle(values)
-    spread = max(middle((values - center).abs()), 0.05)  # among equal clients, one that differs a little is no outlier
+    spread = max(middle((values - center).abs()), 0.05)  # a small difference among equal clients is no outlier
     return 0.6745 * (values - center) / spread
 
 

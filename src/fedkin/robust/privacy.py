@@ -1,18 +1,18 @@
-"""Differential privacy of what clients send: `--privacy client:clip=1,noise=1.1`, or `example:` in place of `client:`.
+"""Differential privacy of what clients send: `--privacy client:clip=1,noise=1.1`, or `example:` instead of `client:`.
 
 client   The change of a whole reply, every array of it together, is shortened to the length `clip`, and Gaussian noise
          of standard deviation noise · clip is added to every number before it leaves the client. It hides all of a
          client's data: any two data sets of a client give replies that are at most 2 · clip apart.
 example  DP-SGD (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016). Batches are Poisson samples, each
          example's gradient is shortened to `clip`, and noise of standard deviation noise · clip is added to their sum.
-         It hides whether one example was used. A client function sees examples through this gradient alone.
+         It hides whether one example was used. A client function sees examples only through this gradient.
 
 A run is refused where something would leak around the noise: whole numbers in a reply, replies whose shapes depend on
 the data, and, for `example`, any other look at the examples, batch norm, or a loss of the method's own.
 
 Epsilon comes from the package dp-accounting (RDP), for the client with the largest. It covers replies. It does not
 cover how many examples a client has, nor scores on test and validation examples. The noise comes from PyTorch's
-generator, which is no cryptographic one.
+generator, which is not cryptographic.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Privacy:
     noise: Positive = 1.0
     """Standard deviation of the noise, in units of `clip`."""
     delta: FractionBelow1 = 1e-5
-    """Chance with which epsilon may not hold; it should be far below one over the number of clients or examples."""
+    """Probability that epsilon does not hold; it should be far below one over the number of clients or examples."""
     secret: bytes = field(default=b"", repr=False)
-    """Key of the noise. Empty in a simulation, which can be repeated. A real site has a random one of its own, because
+    """Key of the noise. Empty in a simulation, which can be repeated. A real site has its own random key, because
     whoever knows it can subtract the noise."""
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Privacy:
 
     @classmethod
     def read(cls, text: str, secret: bytes = b"") -> Privacy | None:
-        """From `client:clip=1,noise=1.1`; None where the text is empty."""
+        """Parse `client:clip=1,noise=1.1`; None if the text is empty."""
         if not text:
             return None
         level, _, rest = text.partition(":")
@@ -67,11 +67,11 @@ class Privacy:
             except ValueError:
                 number = inf
             if name not in known or name in given or not isfinite(number):
-                raise ValueError(f"privacy='{text}' has '{part.strip()}'; expected are {', '.join(known)}, each once.")
+                raise ValueError(f"privacy='{text}' has '{part.strip()}'; expected: {', '.join(known)}, each once.")
             given[name] = number
         if level.strip() not in ("client", "example") or not given.keys() >= {"clip", "noise"}:
             raise ValueError(
-                f"privacy='{text}' is not understood; expected is client or example with both numbers, such as "
+                f"privacy='{text}' cannot be read; expected client or example with both numbers, such as "
                 "client:clip=1,noise=1.1 (and delta, 1e-5 by default)."
             )
         if given.get("delta") == 0:
@@ -86,12 +86,12 @@ class Privacy:
         if functions:
             raise ValueError(
                 f"privacy='{self.level}:…' cannot cover {type(method).__name__}: the shapes of what {functions[0]} "
-                "sends may depend on the client's data. Take one that sends models alone, such as fedavg or fedcedar."
+                "sends may depend on the client's data. Use one that sends only models, such as fedavg or fedcedar."
             )
 
     # ---- at a client
     def generator(self, seed: int, function: str, message: Message) -> torch.Generator:
-        """The source of noise for one task. The same task gives the same noise, so that asking again and averaging
+        """The source of noise for one task. The same task gives the same noise, so that asking twice and averaging
         gains nothing; another task, or another site, has other noise."""
         digest = hashlib.blake2b(f"{seed} {function}".encode(), key=self.secret, digest_size=8)
         for array in (*message.shared, *message.own):
@@ -107,7 +107,7 @@ class Privacy:
             if array.numel() and not array.is_floating_point():
                 raise ValueError(
                     f"the reply holds an array of {str(array.dtype).removeprefix('torch.')}, which noise cannot cover: "
-                    "take a method that sends models alone, such as fedavg or fedcedar, or run without privacy."
+                    "use a method that sends only models, such as fedavg or fedcedar, or run without privacy."
                 )
         starts = references(message, body, from_zero)
         changes = [array if sent is None else array - sent for array, sent in zip(body, starts)]
@@ -149,14 +149,14 @@ class Privacy:
 
 
 class PrivateData(Data):
-    """A client's examples under example-level privacy: they can be seen through noisy gradients alone."""
+    """A client's examples under example-level privacy: they can be seen only through noisy gradients."""
 
     def __init__(self, data: Data, privacy: Privacy, batch_size: int, generator: torch.Generator) -> None:
         super().__init__(_hidden, _hidden, data.classes, _hidden)
         self._open, self._privacy, self._batch_size = data, privacy, batch_size
         self._generator = generator
         self.released = 0
-        """Noisy gradients so far."""
+        """Number of noisy gradients so far."""
 
     def gradients(
         self, of_examples: Gradient, parameters: Sequence[Tensor], epochs: int, steps: int | None
@@ -189,12 +189,12 @@ class PrivateData(Data):
 
 
 def sampling_rate(examples: int, batch_size: int) -> float:
-    """Chance of an example to be in a batch of DP-SGD."""
+    """Probability that an example is in a batch of DP-SGD."""
     return min(1.0, batch_size / examples)
 
 
 def _hidden() -> Examples:
     raise PermissionError(
-        "with --privacy example:… a client function sees examples through the gradients of private SGD alone, and this "
-        "method looks at them in another way: take fedavg, fedprox or fedcedar, or --privacy client:…"
+        "with --privacy example:… a client function sees examples only through the gradients of private SGD, and this "
+        "method looks at them in another way: use fedavg, fedprox or fedcedar, or --privacy client:…"
     )

@@ -15,7 +15,7 @@ def judged(array: Tensor) -> bool:
 
 
 def references(message: Message, body: Sequence[Tensor], from_zero: Collection[int] = ()) -> list[Tensor | None]:
-    """What a client was sent for each array of its reply, None where the message does not hold it.
+    """What a client was sent for each array of its reply; None if the message does not contain it.
 
     An array of a reply continues the first array of the message that has its shape: the client's own part before what
     all were sent, each used once. This depends on shapes alone, never on a client's data. Arrays in `from_zero` are

@@ -112,7 +112,7 @@ def cells(
     return tuple(out)
 
 
-def table(data: str, place: str) -> Item:
+def table(data: str, where: str) -> Item:
     faster = tuple(
         Claim((row, level), ("DC-PFL", level), f"{what} s")
         for what in ("communication", "total")
@@ -121,7 +121,7 @@ def table(data: str, place: str) -> Item:
     )
     return Item(
         f"accuracy, rounds and time on {data} under Low, Mid and High heterogeneity",
-        place,
+        where,
         cells((data,), LEVELS, "{level}"),
         MEASURES,
         (*best_of("DC-PFL", OTHERS, LEVELS), *faster),

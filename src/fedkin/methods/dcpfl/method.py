@@ -211,8 +211,8 @@ class DCPFL(Method):
             )
         if self.layerwise and self.layer_reference == "sum" and self.low * layers >= 1:
             out.append(
-                f"low={self.low:g} of the sum over {layers} layers is no less than the average layer has, so DC-PFL "
-                f"would keep most layers local: take low below {1 / layers:.2g}, or layer_reference='mean'."
+                f"low={self.low:g} of the sum over {layers} layers is at least what the average layer has, so DC-PFL "
+                f"would keep most layers local: use low below {1 / layers:.2g}, or layer_reference='mean'."
             )
         return out
 
@@ -222,12 +222,12 @@ class DCPFL(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         asks = self._asks(state, ids)
         old = _parts(state, state["labels"], state["groups"]["models"], ids, asks)
-        tell = state["clock"] % state["period"] == 0
+        report_loss = state["clock"] % state["period"] == 0
         if (trial := state["trial"]) is None:
             due = self._due(state)[state["labels"][ids]]
-            return Message(own=(old, [_plan(a, d, tell) for a, d in zip(asks, due)]))
+            return Message(own=(old, [_plan(a, d, report_loss) for a, d in zip(asks, due)]))
         new = _parts(state, trial["labels"], trial["groups"]["models"], ids, asks)
-        plans = [_plan(a, torch.zeros_like(a), tell) for a in asks]  # the verdict says what to upload
+        plans = [_plan(a, torch.zeros_like(a), report_loss) for a in asks]  # the verdict says what to upload
         return Message((torch.ones(1, dtype=torch.uint8),), (old, plans, new))
 
     def round(self, state: State, clients: Clients) -> State:
@@ -388,8 +388,8 @@ class DCPFL(Method):
         part, plan, *trial = message.own
         # One model; in a trial the old and the new group's, unless neither has a layer that is new to this client.
         starts = [_start(client, p, plan) for p in ((part, *trial) if len(part) else (part,))]
-        tell = bool(_layers(client, plan, 4).any())
-        losses = [evaluate(client.net, model, client.data.train)[1] for model in starts] if tell else []  # l_i(t)
+        measured = starts if bool(_layers(client, plan, 4).any()) else []
+        losses = [evaluate(client.net, model, client.data.train)[1] for model in measured]  # l_i(t)
         trained = []
         for model in starts:
             torch.default_generator.manual_seed(client.seed)  # the same dropout noise for both
@@ -461,9 +461,9 @@ def _owner(layout: Layout) -> Tensor:
     return owner
 
 
-def _plan(sent: Tensor, due: Tensor, tell: bool) -> Tensor:
+def _plan(sent: Tensor, due: Tensor, report_loss: bool) -> Tensor:
     """One byte per layer: 1 this message contains it, 2 upload it, 4 report the loss. Empty if all bytes are 0."""
-    plan = sent.to(torch.uint8) + 2 * due.to(torch.uint8) + 4 * tell
+    plan = sent.to(torch.uint8) + 2 * due.to(torch.uint8) + 4 * report_loss
     return plan if bool(plan.any()) else plan[:0]
 
 
@@ -478,10 +478,10 @@ def _start(client: Client, part: Any, plan: Any) -> Tensor:
 
 
 def _check_lengths(replies: Replies, part: int, lengths: list[int]) -> None:
-    """Replies differ in length, so that the engine cannot tell which one is too short."""
+    """Check the lengths of replies. The engine cannot, because they differ."""
     found = [len(array) for array in replies.body[part]]
     if wrong := [c for c, has, needs in zip(replies.ids.tolist(), found, lengths) if has != needs]:
-        raise UnusableReplies(wrong, "replied with fewer or more numbers than it was asked for")
+        raise UnusableReplies(wrong, "replied with fewer or more numbers than requested")
 
 
 def _grouped_losses(state: State, replies: Replies) -> list[Tensor]:

@@ -12,7 +12,7 @@ Zhou, Gao, Wu, Lyu. arXiv 2503.05474, 2025.
 
 A round has one exchange. A client computes the feedback on the model it received in round t+1 before training it, and
 sends it with the trained model. The server then takes the step of round t first (it kept that round's client models,
-and W and a have not changed since) and mixes afterwards. The order of the steps is that of Algorithm 1.
+and W and a have not changed since) and mixes after that. The order of the steps is that of Algorithm 1.
 
 Deviations: a scalar L_i has no gradient with respect to R, so the feedback has three modes; held-out examples are
 validation examples unless `feedback_split="test"`; all clients start from one model; the graph covers the clients that
@@ -140,7 +140,7 @@ class PFedGAT(Method):
             raise ValueError(
                 f"W for a model of {size} parameters (heads={self.heads}, hidden={self.hidden}, {self.gat_optimizer}) "
                 f"takes {needed / 2**20:.0f} MiB; the limit is {MEMORY_LIMIT / 2**20:.0f} MiB: "
-                "take projection='random'."
+                "use projection='random'."
             )
         drawn = maths.glorot(self.attention, self.heads, self.hidden, size, generator)
         return drawn if self.start == "glorot" else {**drawn, "a": torch.zeros_like(drawn["a"])}
@@ -209,7 +209,7 @@ class PFedGAT(Method):
         if asked >= count and not answered:
             raise ValueError(
                 f"{asked} times a client was asked for feedback and had no validation examples, so the attention "
-                "learns nothing: federate with validation=0.1, or take feedback='delta'."
+                "learns nothing: federate with validation=0.1, or use feedback='delta'."
             )
         heard = {**state, "loss": loss, "gave": gave, "feedbacks": [asked, answered]}
         if self.feedback == "scalar":

@@ -53,7 +53,7 @@ class PFedHN(Method):
     inner_steps: Whole = 0
     """K: batches of local training; 50 in the paper. 0: the run's epochs."""
     server_lr: Positive = 0.1
-    """α: learning rate of the hypernetwork and the embeddings. The authors take 0.01 for one client per round and 5000
+    """α: learning rate of the hypernetwork and the embeddings. The authors use 0.01 for one client per round and 5000
     rounds; the mean over many replies bears a larger step."""
     server_momentum: FractionBelow1 = 0.9
     """Momentum of the server."""
@@ -88,7 +88,7 @@ class PFedHN(Method):
     def init(self, fed: Server) -> State:
         made = _made(fed.layout, self.personal_head)
         if not len(made):
-            raise ValueError("pfedhn-pc makes the body of the model, and the body is frozen: take pfedhn or fedper.")
+            raise ValueError("pfedhn-pc makes the body of the model, and the body is frozen: use pfedhn or fedper.")
         size = self.embedding or 1 + fed.size // 4
         generator = torch.Generator().manual_seed(int(fed.rng(0, 0x481).integers(1 << 62)))
         embeddings = torch.randn(fed.size, size, generator=generator)

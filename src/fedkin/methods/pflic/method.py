@@ -124,7 +124,7 @@ class PFLIC(Method):
         out = []
         if self.clusters > len(fed.ids):
             out.append(
-                f"PFLIC has {self.clusters} clusters for {len(fed.ids)} clients, so some stay empty: take "
+                f"PFLIC has {self.clusters} clusters for {len(fed.ids)} clients, so some stay empty: use "
                 f"clusters={len(fed.ids)} or fewer."
             )
         first = max(self.stable_rounds + 1, self.restart_rounds if self.restarts > 1 else 0) + 1

@@ -17,8 +17,8 @@ SATURATION = 3.0  # a of MTGNN's tanh(a·x)
 def strongest(weights: Floats, count: int, sources: Flags | None = None) -> Floats:
     """Each row's largest weights, divided by their sum: at most `count` of them, its own always included.
 
-    With `sources`, only these columns count, and a row that is no source has no weight of its own. A row without any
-    weight keeps to itself if it is a source, and takes all sources alike otherwise.
+    With `sources`, only these columns count, and a row that is not a source has no weight on itself. A row without any
+    weight keeps to itself if it is a source, and gives all sources equal weight otherwise.
     """
     size = len(weights)
     from_ = np.ones(size, bool) if sources is None else sources

@@ -55,7 +55,7 @@ class SFL(Method):
     propagations: Whole = 3
     """L: number of steps along the edges."""
     server_step: Fraction = 1.0
-    """How far models move towards the mean of their neighbors; 0: not at all."""
+    """How far models move toward the mean of their neighbors; 0: not at all."""
     pull_personal: NonNegative = 0.3
     """λ: strength of the proximal term around the personal model u_i."""
     pull_global: NonNegative = 0.3
@@ -75,7 +75,7 @@ class SFL(Method):
     learn_rate: Positive = 0.05
     """Learning rate of these steps."""
     official_compat: bool = False
-    """Behave as the authors' code: training from g without proximal terms, and learned edges that grow with
+    """Behave like the authors' code: training from g without proximal terms, and learned edges that grow with
     distance."""
 
     matters = {
