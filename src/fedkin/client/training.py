@@ -135,13 +135,13 @@ def _gradients(
     steps: int | None,
     first_epoch: int,
 ) -> Iterator[list[Tensor]]:
-    """The gradient of each step, at the parameters as they are then: of a batch, or private where the run is. `whole`:
-    one flat vector, where the network has it in closed form."""
+    """Yield the gradient of each step at the current parameters: of a batch, or a noisy one if the run is private.
+    `whole`: as one flat vector, if the network has a closed form for it."""
     net, data = client.net, client.data
     if whole:
         # such a network flattens its inputs; images with the channels innermost are copied for that
-        examples = None if client.training.augment != "none" else Examples(data.x.flatten(1), data.y)
-        for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch, examples=examples):
+        flat = None if client.training.augment != "none" else Examples(data.x.flatten(1), data.y)
+        for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch, examples=flat):
             yield [net.closed_gradient(x, y)]
         return
     if not isinstance(data, PrivateData):
