@@ -1,6 +1,6 @@
 """Write the result pages from the stored cells.
 
-    python benchmarks/pages.py [PAPER/ITEM ...]
+    python benchmarks/pages.py [PAPER/ITEM ... | leaderboard]
 
 Reads docs/results/cells and writes, at scale desk:
 
@@ -162,6 +162,10 @@ def main(chosen: list[str]) -> None:
         page.write_text(paper_page(paper, found, start(page, f"{title}: the paper's tables and figures", "items")))
     if stored := stored_outcomes():
         (ROOT / "index.md").write_text(index(stored))
+    leaderboard(cells)
+
+
+def leaderboard(cells: Cells) -> None:
     board = collect_board(ranked(), TRACKS, cells, cells.failures)
     if board.lines:
         for made in write_board(board, ROOT):
@@ -175,4 +179,7 @@ def main(chosen: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:] == ["leaderboard"]:
+        leaderboard(Cells(ROOT / "cells"))
+    else:
+        main(sys.argv[1:])

@@ -175,10 +175,11 @@ def collect(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, f
 
     entries: dict[tuple[str, str], Entry] = {}
     failures: list[str] = []
+    waiting: dict[str, None] = {}
     for name, track in tracks.items():
-        missing = [method for method in methods if method in FIRST and not _tried(method, track, cells)]
-        if missing:
-            failures.append(f"track {name}: {', '.join(missing)} not run yet")
+        first = [method for method in methods if method in FIRST]
+        if missing := [method for method in first if not _tried(method, track, cells)]:
+            failures.append(f"track {name}: {'' if missing == first else ', '.join(missing) + ' '}not run yet")
             continue
         for method in methods:
             lr = chosen(method, track, cells)
@@ -186,8 +187,10 @@ def collect(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, f
             results = [cells.get(job) for job in jobs]
             known = [r for r in results if r is not None]
             if lr is None or len(known) < len(jobs):
-                reasons = [failed[job.name] for job in jobs if job.name in failed]
-                failures.append(f"{method} on {name}: {brief(reasons[0]) if reasons else 'not run yet'}")
+                if reasons := [failed[job.name] for job in jobs if job.name in failed]:
+                    failures.append(f"{method} on {name}: {brief(reasons[0])}")
+                else:
+                    waiting[method] = None
                 continue
             s = track.setting
             entries[method, name] = Entry(
@@ -197,6 +200,8 @@ def collect(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, f
                 float(np.mean([r["seconds"] for r in known])),
                 lr,
             )
+    if waiting:
+        failures.append(f"not run yet on every track: {', '.join(waiting)}")
     return board(entries, failures)
 
 
