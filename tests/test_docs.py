@@ -27,7 +27,7 @@ import fedkin
 from fedkin.cli import main
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"^(?:<!-- ([a-z ]+): (.*?) -->\n)?```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(?:<!-- ([a-z ]+): ([^\n]*?) -->\n)?```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MARKS = ("", "not run", "file", "slow")
 SMALL = "--clients 6 --samples-per-client 40 --rounds 1 --engine serial --quiet"
 REAL = ("mnist", "fashion-mnist", "cifar10", "cifar100", "svhn", "har", "heart")

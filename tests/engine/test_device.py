@@ -111,7 +111,7 @@ def test_data_is_placed_once(few, simulated, monkeypatch):
     placed = []
     original = Simulated.to_device
     monkeypatch.setattr(
-        Simulated, "place", lambda self, array: (placed.append(tuple(array.shape)), original(self, array))[1]
+        Simulated, "to_device", lambda self, array: (placed.append(tuple(array.shape)), original(self, array))[1]
     )
     fedkin.run("fedavg", few, engine="serial", device="sim", **{**SETTINGS, "rounds": 3, "participation": 1.0})
     for client in range(len(few)):

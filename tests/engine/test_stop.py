@@ -59,12 +59,18 @@ def start(spawn, tmp_path) -> Callable[..., subprocess.Popen[str]]:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
-            # a run started by nohup goes on after SIGHUP; these are not, even where the tests are
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+            # a run started by nohup or in the background goes on after SIGHUP or Ctrl-C; these are not, even where the
+            # tests are
+            preexec_fn=_default_signals,
             **options,
         )
 
     return start
+
+
+def _default_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_for(process: subprocess.Popen[str], round: int) -> None:

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said(tmp_path):
     (tmp_path / "compared" / "fedavg" / "seed-0" / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"give one of them: .*fedavg.seed-0\."):
         fedkin.load(tmp_path / "compared")
-    with pytest.raises(ValueError, match="This run learned from arrays: give an array"):
+    with pytest.raises(ValueError, match="This run learned from arrays, not from a table"):
         run.predict(0, tmp_path / "new.csv")
     with pytest.raises(ValueError, match=r"ends in .onnx or .pt2"):
         run.export(0, tmp_path / "north.txt")
