@@ -86,7 +86,9 @@ def test_holm_rejects_step_by_step():
 def test_methods_are_compared_with_the_first_over_tracks():
     scores = {"a": 0.9, "b": 0.8, "c": 0.9}
     tracks = [f"t{i}" for i in range(8)]
-    found = board({(m, t): entry([v - 0.001 * i * (m == "c")]) for m, v in scores.items() for i, t in enumerate(tracks)})
+    found = board(
+        {(m, t): entry([v - 0.001 * i * (m == "c")]) for m, v in scores.items() for i, t in enumerate(tracks)}
+    )
     behind = {line.method: line.behind for line in found.lines}
     assert behind["a"] is None
     assert behind["b"] == pytest.approx(2 / 2**8)  # first on every one of eight tracks, both ways
@@ -188,7 +190,7 @@ def test_the_rate_is_chosen_on_validation(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "validation, rate",
+    ("validation", "rate"),
     [
         ([[0.90, 0.50], [0.70, 0.62], [0.1, 0.1]], 0.1),  # +0.04 with a standard error of 0.16: not told apart
         ([[0.80, 0.72], [0.70, 0.62], [0.1, 0.1]], 0.03),  # +0.10 at each client

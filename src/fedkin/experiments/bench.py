@@ -79,9 +79,9 @@ BUDGET = (
     "20 clients with up to 250 training, 50 validation and 200 test examples (HAR: 30 people, about 170 training "
     "windows; heart: 4 hospitals), everybody takes part in 50 rounds of 2 epochs (CIFAR-10, HAR, heart: 1), batch 32 "
     "(heart: 16), plain SGD, a network with two hidden layers of 60 and 30 units (heart: one of 64). Each method takes "
-    f"the learning rate, of {', '.join(map(str, GRID))}, with the best validation accuracy on seed 0, but {USUAL} where "
-    "the best is not better by more than one standard error over clients; everything else is its default. 3 seeds, 5 "
-    "on HAR and heart"
+    f"the learning rate, of {', '.join(map(str, GRID))}, with the best validation accuracy on seed 0, but {USUAL} "
+    "where the best is not better by more than one standard error over clients; everything else is its default. "
+    "3 seeds, 5 on HAR and heart"
 )
 
 

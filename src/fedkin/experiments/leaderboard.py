@@ -214,7 +214,7 @@ def nemenyi(methods: int, tracks: int) -> float:
 
 
 def losing(entry: Entry, alone: Entry) -> Numbers:
-    """p-value of each (seed, client) pair for being no worse off than alone: one-sided, two proportions of its tests."""
+    """p-value of each (seed, client) pair for being no worse off than alone: one-sided test of two proportions."""
     from scipy.stats import norm
 
     p, q, n = entry.accuracy, alone.accuracy, entry.tests
