@@ -21,6 +21,7 @@ from fedkin.experiments.leaderboard import (
     cliques,
     critical_difference,
     front,
+    holm,
     losing,
     nemenyi,
     pareto,
@@ -62,12 +63,36 @@ def test_the_front_has_nobody_better_and_cheaper():
 
 def test_losers_are_clients_decidedly_worse_off_than_alone():
     alone = entry([[0.80, 0.80, 0.80]])
-    lost = losing(entry([[0.79, 0.70, 0.90]]), alone)
+    found = losing(entry([[0.79, 0.70, 0.90]]), alone)
     # 10 points of 200 tests: standard error of the difference 4.3 points, 1.645 of them are 7.1
-    assert lost.tolist() == [[False, True, False]]
-    scores = {"local": alone, "m": entry([[0.79, 0.70, 0.90]]), "n": alone}
-    found = {line.method: line.losers for line in board({(k, "x"): v for k, v in scores.items()}).lines}
-    assert found == {"local": None, "m": pytest.approx(1 / 3), "n": 0.0}
+    assert (found < 0.05).tolist() == [[False, True, False]]
+    assert found[0, 1] == pytest.approx(0.01004, rel=1e-3)  # z = 0.1 / sqrt((0.8 * 0.2 + 0.7 * 0.3) / 200)
+    assert losing(entry([[1.0]]), entry([[1.0]])).tolist() == [[0.5]]
+    scores = {"local": alone, "m": entry([[0.79, 0.70, 0.90]]), "n": alone, "o": entry([[0.79, 0.50, 0.90]])}
+    lines = board({(k, "x"): v for k, v in scores.items()}).lines
+    third = pytest.approx(1 / 3)
+    assert {line.method: line.losers for line in lines} == {"local": None, "m": third, "n": 0.0, "o": third}
+    # of three pairs the smallest p-value must be below 0.05 / 3: m's is 0.01, o's 1e-11
+    assert {line.method: line.sure_losers for line in lines} == {"local": None, "m": 1, "n": 0, "o": 1}
+
+
+def test_holm_rejects_step_by_step():
+    # 0.01 <= 0.05 / 4, 0.013 <= 0.05 / 3, but 0.03 > 0.05 / 2, so 0.04 is not looked at
+    assert holm(np.array([0.04, 0.01, 0.03, 0.013])) == 2
+    assert holm(np.array([0.02, 0.02, 0.02])) == 0
+    assert holm(np.array([])) == 0
+
+
+def test_methods_are_compared_with_the_first_over_tracks():
+    scores = {"a": 0.9, "b": 0.8, "c": 0.9}
+    tracks = [f"t{i}" for i in range(8)]
+    found = board(
+        {(m, t): entry([v - 0.001 * i * (m == "c")]) for m, v in scores.items() for i, t in enumerate(tracks)}
+    )
+    behind = {line.method: line.behind for line in found.lines}
+    assert behind["a"] is None
+    assert behind["b"] == pytest.approx(2 / 2**8)  # first on every one of eight tracks, both ways
+    assert behind["c"] == pytest.approx(2 / 2**7, rel=0.3)
 
 
 def test_winners_and_those_not_decidedly_below():
@@ -162,6 +187,26 @@ def test_the_rate_is_chosen_on_validation(tmp_path):
         # on the test examples another rate would win
         cells.put(job, {"seconds": 1.0, "validation": [score, score], "personal": [1 - score]})
     assert bench.chosen("fedavg", track, cells) == bench.GRID[1]
+
+
+@pytest.mark.parametrize(
+    ("validation", "rate"),
+    [
+        ([[0.90, 0.50], [0.70, 0.62], [0.1, 0.1]], 0.1),  # +0.04 with a standard error of 0.16: not told apart
+        ([[0.80, 0.72], [0.70, 0.62], [0.1, 0.1]], 0.03),  # +0.10 at each client
+        ([[0.80, None], [0.70, 0.62], [0.1, 0.1]], 0.03),  # one client is too few to know an error
+        ([None, [0.70, 0.62], [0.71, 0.64]], 0.3),  # the first failed; +0.015 with a standard error of 0.005
+        ([[0.70, 0.62], None, [0.71, 0.60]], 0.03),  # the usual rate failed
+    ],
+)
+def test_close_rates_count_as_the_usual_one(tmp_path, validation, rate):
+    track, cells = bench.TRACKS["heart-natural"], Cells(tmp_path)
+    for job, values in zip(bench.tuning("fedavg", track).values(), validation):
+        if values is None:
+            cells.note(job, "failed: it diverged")
+        else:
+            cells.put(job, {"seconds": 1.0, "validation": values, "personal": [0.5, 0.5]})
+    assert bench.chosen("fedavg", track, cells) == rate
 
 
 def test_what_bench_does_not_know(tmp_path):

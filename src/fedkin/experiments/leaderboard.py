@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.float64]
 ALONE, SIMPLE = "local", "fedavg-ft"
 """Every method is compared with training alone and with FedAvg whose clients fine-tune."""
+LEVEL = 0.05
+"""Significance level of the tests."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,11 @@ class Line:
     accuracy: dict[str, float]
     worst_decile: float
     losers: float | None
-    """Fraction of (seed, client) pairs that are decidedly worse off than alone."""
+    """Fraction of (seed, client) pairs that are decidedly worse off than alone, each judged by itself at 5 %."""
+    sure_losers: int | None
+    """Number of pairs that still are when Holm's correction accounts for how many pairs are judged."""
+    behind: float | None
+    """p-value of Wilcoxon's signed-rank test over tracks against the first method; None for the first itself."""
     above: int | None
     """Tracks on which it is decidedly above FedAvg fine-tuned …"""
     below: int | None
@@ -107,6 +113,8 @@ class Board:
             *(f"{t} %" for t in self.tracks),
             "worst 10 %",
             "losers %",
+            "sure losers",
+            "p against first",
             "above/below fedavg-ft",
             "traffic",
             "seconds",
@@ -118,6 +126,8 @@ class Board:
                 *(f"{100 * line.accuracy[t]:.1f}" for t in self.tracks),
                 f"{100 * line.worst_decile:.1f}",
                 "–" if line.losers is None else f"{100 * line.losers:.1f}",
+                "–" if line.sure_losers is None else str(line.sure_losers),
+                "–" if line.behind is None else f"{line.behind:.2g}",
                 "–" if line.above is None else f"{line.above}/{line.below}",
                 size(1e6 * line.megabytes),
                 f"{line.seconds:.1f}",
@@ -147,23 +157,26 @@ class Board:
 def board(entries: Mapping[tuple[str, str], Entry], failures: Sequence[str] = ()) -> Board:
     """Rank methods by mean rank over tracks; `entries` maps (method, track). A method that lacks a track is not
     ranked."""
-    from scipy.stats import friedmanchisquare, rankdata
+    from scipy.stats import friedmanchisquare, rankdata, wilcoxon
 
     tracks = tuple(dict.fromkeys(track for _, track in entries))
     names = list(dict.fromkeys(name for name, _ in entries))
     whole = [name for name in names if all((name, track) in entries for track in tracks)]
     means = np.array([[entries[name, track].mean for track in tracks] for name in whole])
     ranks = rankdata(-means.round(6), axis=0) if whole else np.empty((0, len(tracks)))
+    first = min(range(len(whole)), key=lambda i: (ranks[i].mean(), whole[i])) if whole else 0
     lines = []
     for i, name in enumerate(whole):
         own = [entries[name, track] for track in tracks]
         against = None
         if name != SIMPLE and SIMPLE in whole:
             against = [_word(entries[name, track], entries[SIMPLE, track]) for track in tracks]
-        losses = None
+        losses, sure = None, None
         if name != ALONE and ALONE in whole:
-            pairs = [losing(entries[name, track], entries[ALONE, track]).ravel() for track in tracks]
-            losses = float(np.mean(np.concatenate(pairs)))
+            pairs = np.concatenate([losing(entries[name, track], entries[ALONE, track]).ravel() for track in tracks])
+            losses, sure = float(np.mean(pairs < LEVEL)), holm(pairs)
+        gaps = (means[first] - means[i]).round(6)
+        differs = float(wilcoxon(gaps).pvalue) if gaps.any() else 1.0
         lines.append(
             Line(
                 name,
@@ -171,6 +184,8 @@ def board(entries: Mapping[tuple[str, str], Entry], failures: Sequence[str] = ()
                 {track: float(means[i, j]) for j, track in enumerate(tracks)},
                 float(np.mean([e.worst_decile for e in own])),
                 losses,
+                sure,
+                None if i == first else differs,
                 None if against is None else against.count("above"),
                 None if against is None else against.count("below"),
                 float(np.mean([e.megabytes for e in own])),
@@ -198,11 +213,25 @@ def nemenyi(methods: int, tracks: int) -> float:
     return q * sqrt(methods * (methods + 1) / (6 * tracks))
 
 
-def losing(entry: Entry, alone: Entry) -> NDArray[np.bool_]:
-    """Which (seed, client) pairs are decidedly worse off than alone: one-sided 5 %, two proportions of its tests."""
+def losing(entry: Entry, alone: Entry) -> Numbers:
+    """p-value of each (seed, client) pair for being no worse off than alone: one-sided test of two proportions."""
+    from scipy.stats import norm
+
     p, q, n = entry.accuracy, alone.accuracy, entry.tests
-    out: NDArray[np.bool_] = (q - p) > 1.645 * np.sqrt((p * (1 - p) + q * (1 - q)) / n)
-    return out
+    error = np.sqrt((p * (1 - p) + q * (1 - q)) / n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        out: Numbers = norm.sf((q - p) / error)
+    return np.where(p == q, 0.5, np.where(np.isnan(out), 1.0, out))  # not measured: nothing is known against it
+
+
+def holm(values: Numbers) -> int:
+    """How many hypotheses Holm's step-down procedure rejects at 5 %, given their p-values."""
+    left = len(values)
+    for value in np.sort(values):
+        if value > LEVEL / left:
+            break
+        left -= 1
+    return len(values) - left
 
 
 def _word(one: Entry, other: Entry) -> str:

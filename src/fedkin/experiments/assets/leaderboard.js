@@ -36,6 +36,7 @@ function columns() {
     ...data.tracks.map((t) => [t, `${t} %`, (m) => m.accuracy[t], (m) => percent(m.accuracy[t])]),
     ["worst", "worst 10 %", (m) => m.worst_decile, (m) => percent(m.worst_decile)],
     ["losers", "losers %", (m) => m.losers ?? -1, (m) => percent(m.losers)],
+    ["sure", "sure losers", (m) => m.sure_losers ?? -1, (m) => m.sure_losers ?? "–"],
     ["above", "above fedavg-ft", (m) => m.above ?? -1, (m) => m.above ?? "–"],
     ["below", "below fedavg-ft", (m) => m.below ?? -1, (m) => m.below ?? "–"],
     ["megabytes", "MB a round and client", (m) => m.megabytes, (m) => m.megabytes.toFixed(3)],
@@ -52,7 +53,7 @@ function drawTable(found) {
     if (name === state.key) cell.setAttribute("aria-sort", state.down ? "descending" : "ascending");
     const button = element("button", title, { type: "button" });
     button.addEventListener("click", () => {
-      state.down = state.key === name ? !state.down : !["method", "rank", "losers", "below", "megabytes", "seconds"].includes(name);
+      state.down = state.key === name ? !state.down : !["method", "rank", "losers", "sure", "below", "megabytes", "seconds"].includes(name);
       state.key = name;
       draw();
     });
