@@ -18,7 +18,7 @@ from flwr.app import Message as Letter
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from fedkin.data.encode import Reading
+from fedkin.data.cells import Reading
 from fedkin.data.partition import Ints
 from fedkin.data.preprocess import Fit, agreed
 from fedkin.deploy.codec import (
