@@ -252,7 +252,9 @@ class Deployment:
         letters = [Letter(ask.letter, dst_node_id=node.id, message_type="train") for ask, node in ready]
         for (ask, node), sent in zip(ready, push(self._grid, letters)):
             if sent:
-                ask.node, ask.message = node, sent
+                if ask.avoid[0] is not None and node.id != ask.avoid[0].id:
+                    ask.notes.append(f"it came back as another node, {node.id}")
+                ask.node, ask.message, ask.avoid = node, sent, (None, 0.0)
 
     def _receive(self, ask: Ask, reply: Letter) -> None:
         if reply.has_error():
