@@ -1,11 +1,14 @@
 """What each part of `kin` is worth, on the leaderboard's tracks.
 
-    python benchmarks/ablation.py [--tracks fashion-iid,har-natural] [--out runs/ablation] [--page docs/results/kin.md]
+    python benchmarks/ablation.py [--tracks fashion-iid,har-natural] [--out runs/ablation]
 
 Leaving out an expert does not change what is trained, except that `own` is then not trained. So each track and seed
-takes three runs (relation chosen, kin, mean), and the variants are measured on their saved personal models: the weights
-of the remaining experts are found again on the validation examples. Finished runs are not repeated; results are kept
-in OUT/results.json. The learning rate is 0.1 everywhere. Seeds are 10 and up: the leaderboard's are not looked at.
+takes four runs (relation chosen, kin, mean, and by layers), and the variants are measured on their saved personal
+models: the weights of the remaining experts are found again on the validation examples. Finished runs are not repeated.
+The learning rate is 0.1 everywhere. Seeds are 10 and up: the leaderboard's are not looked at.
+
+Results are kept in docs/results/kin.json, and docs/methods/kin.md has the tables between its <!-- ablation --> marks;
+tests/experiments/test_pages.py holds the page against the file.
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from kin_layers import LayerKin
 
 from fedkin.data.federation import Federation
 from fedkin.engine.loop import run
@@ -30,6 +33,8 @@ from fedkin.report.tables import markdown
 from fedkin.results.run import Run, load
 from fedkin.results.verdict import judge
 
+DOCS = Path(__file__).parent.parent / "docs"
+RESULTS, PAGE = DOCS / "results" / "kin.json", DOCS / "methods" / "kin.md"
 CHOICE = ("fashion-dirichlet", "fashion-pathological", "fashion-iid", "har-natural", "heart-natural")
 """The tracks that kin was designed on. It had not seen the others when it was frozen."""
 LR, FIRST_SEED, SEEDS = 0.1, 10, 3
@@ -42,6 +47,7 @@ def variants() -> Iterator[tuple[str, Kin]]:
     yield WHOLE, Kin()
     yield "always the mean", Kin(relation="mean")
     yield "always the mixture of kin", Kin(relation="kin")
+    yield "a relation for each layer", LayerKin()
     for left_out in EXPERTS:
         yield f"without {left_out}", Kin(experts=tuple(e for e in EXPERTS if e != left_out))
     for prior in PRIORS:
@@ -49,10 +55,10 @@ def variants() -> Iterator[tuple[str, Kin]]:
     yield "kin-lite", Kin(relation="mean", experts=tuple(e for e in EXPERTS if e != "own"))
 
 
-def trained(setting: Setting, federation: Federation, seed: int, relation: Any, folder: Path) -> Run:
+def trained(setting: Setting, federation: Federation, seed: int, method: Kin, folder: Path) -> Run:
     if not (folder / "summary.json").exists():
         run(
-            Kin(relation=relation), federation, model=setting.model, model_options={"width": setting.width}, out=folder,
+            method, federation, model=setting.model, model_options={"width": setting.width}, out=folder,
             engine="serial", seed=seed, rounds=setting.rounds, participation=setting.participation, lr=LR,
             epochs=setting.epochs, batch_size=setting.batch_size, evaluate_every=0,
         )  # fmt: skip
@@ -69,32 +75,38 @@ def measured(method: Kin, found: Run, federation: Federation) -> list[float]:
         model = found._tensors(name)
         model = {**model, "weights": method._expert_weights(client, model)}
         x, y = federation.test(i)
-        out.append(float((method.predict(client, model, x).argmax(1) == y).float().mean()))
+        out.append(round(float((method.predict(client, model, x).argmax(1) == y).float().mean()), 5))
     return out
 
 
 def results(tracks: list[str], out: Path) -> dict[str, dict[str, list[list[float]]]]:
     """Track to variant to accuracies [seeds, clients]."""
     torch.set_num_threads(1)
-    path = out / "results.json"
-    done: dict[str, dict[str, list[list[float]]]] = json.loads(path.read_text()) if path.exists() else {}
+    done = stored()
     for track in tracks:
-        if track in done:
-            continue
         setting = replace(TRACKS[track].setting, lr=LR)
-        table: dict[str, list[list[float]]] = {label: [] for label, _ in variants()}
-        for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        missing = {label: method for label, method in variants() if label not in done.get(track, {})}
+        table: dict[str, list[list[float]]] = {label: [] for label in missing}
+        for seed in range(FIRST_SEED, FIRST_SEED + SEEDS) if missing else ():
             federation = _federation(setting_key(setting), seed)
             runs: dict[str, Run] = {}
-            for label, method in variants():
-                if method.relation not in runs:
-                    folder = out / "runs" / track / method.relation / f"seed-{seed}"
-                    runs[method.relation] = trained(setting, federation, seed, method.relation, folder)
-                table[label].append(measured(method, runs[method.relation], federation))
-        done[track] = table
-        path.write_text(json.dumps(done))
-        print(f"{track}: {np.mean(table[WHOLE]):.4f}", flush=True)
+            for label, method in missing.items():
+                name = "layers" if isinstance(method, LayerKin) else method.relation
+                if name not in runs:
+                    # all experts: leaving one out is measured on the same models
+                    whole = LayerKin() if isinstance(method, LayerKin) else Kin(relation=method.relation)
+                    runs[name] = trained(setting, federation, seed, whole, out / track / name / f"seed-{seed}")
+                table[label].append(measured(method, runs[name], federation))
+        done[track] = done.get(track, {}) | table
+        lines = [f'"{name}":{json.dumps(table, separators=(",", ":"))}' for name, table in done.items()]
+        RESULTS.write_text("{" + ",\n".join(lines) + "}\n")
+        print(f"{track}: {np.mean(done[track][WHOLE]):.4f}", flush=True)
     return done
+
+
+def stored() -> dict[str, dict[str, list[list[float]]]]:
+    found: dict[str, dict[str, list[list[float]]]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return found
 
 
 def page(found: dict[str, dict[str, list[list[float]]]]) -> str:
@@ -112,6 +124,9 @@ def page(found: dict[str, dict[str, list[list[float]]]]) -> str:
                 continue
             cells = []
             for track in tracks:
+                if label not in found[track]:
+                    cells.append("–")
+                    continue
                 verdict = judge(found[track][label], found[track][WHOLE])
                 mean, low, high = (100 * (value or 0.0) for value in (verdict.mean, verdict.low, verdict.high))
                 text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
@@ -121,20 +136,20 @@ def page(found: dict[str, dict[str, list[list[float]]]]) -> str:
     return "\n\n".join(parts)
 
 
+def written(page_text: str, found: dict[str, dict[str, list[list[float]]]]) -> str:
+    """The method's page with these tables between its marks."""
+    before, mark, rest = page_text.partition("<!-- ablation -->\n")
+    return f"{before}{mark}\n{page(found)}\n{rest[rest.index('<!-- /ablation -->') :]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tracks", default=",".join(CHOICE))
+    parser.add_argument("--tracks", default=",".join(TRACKS))
     parser.add_argument("--out", type=Path, default=Path("runs/ablation"))
-    parser.add_argument("--page", type=Path, help="write the tables between <!-- ablation --> marks of this page")
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    text = page(results(given.tracks.split(","), given.out))
-    print(text)
-    if given.page is not None:
-        before, mark, rest = given.page.read_text().partition("<!-- ablation -->\n")
-        if not mark:
-            raise SystemExit(f"{given.page} has no line <!-- ablation -->.")
-        given.page.write_text(f"{before}{mark}{text}\n{rest[rest.index('<!-- /ablation -->') :]}")
+    found = results(given.tracks.split(","), given.out)
+    print(page(found))
+    PAGE.write_text(written(PAGE.read_text(), found))
 
 
 if __name__ == "__main__":

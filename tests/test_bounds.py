@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_type_hints
 
 import pytest
 
 from fedkin.bounds import Bound, Count, Fraction, FractionBelow1, NonNegative, Positive, PositiveFraction, Whole, check
+from fedkin.engine.options import Options
 from fedkin.methods import METHODS, method
+from fedkin.protocol import Training
 
 
 @dataclass(frozen=True)
@@ -73,3 +75,17 @@ def test_no_method_takes_what_is_not_a_number(name):
         if isinstance(getattr(made, field), float):
             with pytest.raises(ValueError, match=f"{field}=nan must be finite"):
                 method(name, **{field: math.nan})
+
+
+FREE = {("ClusterFL", "rho"), ("PFedBayes", "rho"), ("FedAGHN", "q")}  # any number, or a rule between fields
+
+
+def test_every_number_that_a_method_or_a_run_takes_declares_its_range():
+    kinds = {Options, Training, *(entry.load() for entry in METHODS.values())}
+    unbounded = {
+        (kind.__name__, name)
+        for kind in kinds
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+        if hint in (int, float)
+    }
+    assert unbounded == FREE

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.maths import metrics
+
 Array = NDArray[Any]
 Reduction = Literal["mean", "sum"]
-BINS = 15  # bins of the calibration error
 
 
 class Metric(NamedTuple):
@@ -115,131 +116,6 @@ class Task(ABC):
         }
 
 
-# ---- metrics on numpy arrays, by scikit-learn where it has them
-def _softmax(outputs: Array) -> Array:
-    return torch.softmax(torch.from_numpy(outputs).double(), 1).numpy()
-
-
-def _accuracy(outputs: Array, targets: Array) -> float:
-    return float((outputs.argmax(1) == targets).mean())
-
-
-def _balanced_accuracy(outputs: Array, targets: Array) -> float:
-    from sklearn.metrics import recall_score
-
-    # not balanced_accuracy_score, which warns of classes that are predicted and absent
-    return float(recall_score(targets, outputs.argmax(1), average="macro", labels=np.unique(targets), zero_division=0))
-
-
-def _f1(outputs: Array, targets: Array) -> float:
-    from sklearn.metrics import f1_score
-
-    average = "binary" if outputs.shape[1] == 2 else "macro"
-    labels = None if average == "binary" else np.unique(targets)
-    return float(f1_score(targets, outputs.argmax(1), average=average, labels=labels, zero_division=0))
-
-
-def _auc(outputs: Array, targets: Array) -> float:
-    """Area under the ROC curve; of more than two classes, the mean over those that occur, each against the rest."""
-    from sklearn.metrics import roc_auc_score
-
-    if len(np.unique(targets)) < 2:
-        return float("nan")
-    chances = _softmax(outputs)
-    if outputs.shape[1] == 2:
-        return float(roc_auc_score(targets, chances[:, 1]))
-    return float(np.mean([roc_auc_score(targets == c, chances[:, c]) for c in np.unique(targets)]))
-
-
-def _log_loss(outputs: Array, targets: Array) -> float:
-    return float(F.cross_entropy(torch.from_numpy(outputs).double(), torch.from_numpy(targets)))
-
-
-def _calibration_error(outputs: Array, targets: Array) -> float:
-    """Mean gap between confidence and accuracy over equal bins of confidence (expected calibration error)."""
-    chances = _softmax(outputs)
-    confidence, right = chances.max(1), chances.argmax(1) == targets
-    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    gaps = [abs(right[bins == b].sum() - confidence[bins == b].sum()) for b in np.unique(bins)]
-    return float(np.sum(gaps) / len(targets))
-
-
-# ---- the same on many resamples at once
-def _accuracy_on(outputs: Array, targets: Array, counts: Array) -> Array:
-    return np.asarray(counts @ (outputs.argmax(1) == targets) / counts.sum(1))
-
-
-def _confusion_on(outputs: Array, targets: Array, counts: Array) -> Array:
-    """How often each class was predicted for each: [draws, class, predicted class]."""
-    classes = outputs.shape[1]
-    pairs = np.eye(classes**2)[targets * classes + outputs.argmax(1)]
-    return np.asarray((counts @ pairs).reshape(len(counts), classes, classes))
-
-
-def _balanced_accuracy_on(outputs: Array, targets: Array, counts: Array) -> Array:
-    table = _confusion_on(outputs, targets, counts)
-    return np.asarray(np.nanmean(np.diagonal(table, axis1=1, axis2=2) / table.sum(2), axis=1))
-
-
-def _f1_on(outputs: Array, targets: Array, counts: Array) -> Array:
-    table = _confusion_on(outputs, targets, counts)
-    right, there, predicted = np.diagonal(table, axis1=1, axis2=2), table.sum(2), table.sum(1)
-    each = np.where(there + predicted > 0, 2 * right / (there + predicted), 0.0)
-    if outputs.shape[1] == 2:
-        return np.asarray(each[:, 1])
-    return np.asarray(np.nanmean(np.where(there > 0, each, np.nan), axis=1))
-
-
-def _auc_on(outputs: Array, targets: Array, counts: Array) -> Array:
-    chances = _softmax(outputs)
-    found = []
-    for c in [1] if outputs.shape[1] == 2 else np.unique(targets).tolist():
-        own, rest = chances[targets == c, c], chances[targets != c, c]
-        ahead = (own[:, None] > rest) + 0.5 * (own[:, None] == rest)
-        of_own, of_rest = counts[:, targets == c], counts[:, targets != c]
-        found.append(((of_own @ ahead) * of_rest).sum(1) / (of_own.sum(1) * of_rest.sum(1)))
-    return np.asarray(np.nanmean(np.stack(found, 1), axis=1) if len(found) > 1 else found[0])
-
-
-def _flat(outputs: Array, targets: Array) -> tuple[Array, Array]:
-    return outputs.reshape(len(outputs), -1).astype(float), targets.reshape(len(targets), -1).astype(float)
-
-
-def _mae(outputs: Array, targets: Array) -> float:
-    a, b = _flat(outputs, targets)
-    return float(np.abs(a - b).mean())
-
-
-def _rmse(outputs: Array, targets: Array) -> float:
-    a, b = _flat(outputs, targets)
-    return float(np.sqrt(((a - b) ** 2).mean()))
-
-
-def _r2(outputs: Array, targets: Array) -> float:
-    from sklearn.metrics import r2_score
-
-    a, b = _flat(outputs, targets)
-    return float(r2_score(b, a)) if len(b) > 1 else float("nan")
-
-
-def _label_accuracy(outputs: Array, targets: Array) -> float:
-    return float(((outputs > 0) == (targets > 0.5)).mean())
-
-
-def _label_f1(outputs: Array, targets: Array) -> float:
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(targets > 0.5, outputs > 0, average="micro", zero_division=0))
-
-
-def _label_auc(outputs: Array, targets: Array) -> float:
-    """Mean over the labels of which a client has both values."""
-    from sklearn.metrics import roc_auc_score
-
-    both = [k for k in range(targets.shape[1]) if len(np.unique(targets[:, k])) == 2]
-    return float(np.mean([roc_auc_score(targets[:, k], outputs[:, k]) for k in both])) if both else float("nan")
-
-
 @dataclass(frozen=True)
 class Classification(Task):
     """One of several classes is right; outputs are logits or log-probabilities [examples, classes]."""
@@ -247,12 +123,12 @@ class Classification(Task):
     kind = "classification"
     has_classes = True
     known = {
-        "accuracy": Metric(_accuracy, resampled=_accuracy_on),
-        "balanced_accuracy": Metric(_balanced_accuracy, resampled=_balanced_accuracy_on, both=True),
-        "f1": Metric(_f1, resampled=_f1_on, both=True),
-        "auc": Metric(_auc, resampled=_auc_on, both=True),
-        "log_loss": Metric(_log_loss, higher=False, percent=False),
-        "calibration_error": Metric(_calibration_error, higher=False),
+        "accuracy": Metric(metrics.accuracy, resampled=metrics.accuracy_on),
+        "balanced_accuracy": Metric(metrics.balanced_accuracy, resampled=metrics.balanced_accuracy_on, both=True),
+        "f1": Metric(metrics.f1, resampled=metrics.f1_on, both=True),
+        "auc": Metric(metrics.auc, resampled=metrics.auc_on, both=True),
+        "log_loss": Metric(metrics.log_loss, higher=False, percent=False),
+        "calibration_error": Metric(metrics.calibration_error, higher=False),
     }
 
     class_weights: tuple[float, ...] = ()
@@ -296,9 +172,9 @@ class Regression(Task):
 
     kind = "regression"
     known = {
-        "rmse": Metric(_rmse, higher=False, percent=False),
-        "mae": Metric(_mae, higher=False, percent=False),
-        "r2": Metric(_r2, percent=False),
+        "rmse": Metric(metrics.rmse, higher=False, percent=False),
+        "mae": Metric(metrics.mae, higher=False, percent=False),
+        "r2": Metric(metrics.r2, percent=False),
     }
 
     center: tuple[float, ...] = ()
@@ -349,7 +225,11 @@ class MultiLabel(Task):
     """Each of several labels is there or not; outputs are logits [examples, labels], targets 0 or 1."""
 
     kind = "multilabel"
-    known = {"accuracy": Metric(_label_accuracy), "f1": Metric(_label_f1), "auc": Metric(_label_auc)}
+    known = {
+        "accuracy": Metric(metrics.label_accuracy),
+        "f1": Metric(metrics.label_f1),
+        "auc": Metric(metrics.label_auc),
+    }
 
     def loss(self, outputs: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
         error = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none").mean(1)

@@ -13,6 +13,7 @@ from fedkin.engine.trackers import Tracker
 from fedkin.methods import METHODS
 from fedkin.methods.fedavg import FedAvg
 from fedkin.report import read
+from fedkin.report.page_data import page_data
 from fedkin.results.history import History
 
 
@@ -118,7 +119,7 @@ def test_the_report_draws_each_state_once(fed, tmp_path):
     out = tmp_path / "seldom"
     fedkin.run("fedavg", fed, evaluate_every=4, out=out, save_models=False, **{**SETTINGS, "participation": 1.0})
     often = fedkin.run("fedavg", fed, evaluate_every=1, **{**SETTINGS, "participation": 1.0})
-    curve = read.page_data([read.load(out)])["methods"][0]["curves"]["personal"]
+    curve = page_data([read.load(out)])["methods"][0]["curves"]["personal"]
     assert curve["round"] == [1, 2, 3, 4, 5, 6, 7]
     expected = [np.mean(list(often.history.values("personal", round=r).values())) for r in range(1, 8)]
     np.testing.assert_allclose(curve["mean"], expected, atol=1e-5)
@@ -142,7 +143,7 @@ def test_scores_of_the_state_before_a_round_are_not_drawn(fed, tmp_path):
         made.add(*record[:4], "round" if record.scope == "participants" else record.scope)
     made.close()
     (tmp_path / "checksums.json").unlink()
-    assert read.page_data([read.load(tmp_path)])["methods"][0]["curves"]["personal"]["round"] == [2]
+    assert page_data([read.load(tmp_path)])["methods"][0]["curves"]["personal"]["round"] == [2]
 
 
 class Seen(Tracker):

@@ -19,7 +19,7 @@ from torch import nn
 
 import fedkin
 from fedkin import Client, Message, Replies, Reply, Server
-from fedkin.conformance import ray_agrees
+from fedkin.conformance.properties import ray_agrees
 from fedkin.engine import ray as engine
 from fedkin.engine import scheduler
 from fedkin.engine.ray_cluster import ray_module

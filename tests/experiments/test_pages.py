@@ -20,12 +20,17 @@ RESULTS = ROOT / "docs" / "results"
 CELLS = Cells(RESULTS / "cells")
 
 
-@pytest.fixture(scope="module")
-def pages():
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "benchmarks" / "pages.py")
+def script(name):
+    """A script of benchmarks/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return script("pages")
 
 
 def made_of_cells(page, mark):
@@ -66,6 +71,17 @@ def test_the_leaderboard_is_made_of_its_cells(pages):
     assert bench.text(board).strip() in page, "run python benchmarks/pages.py"
     stored = json.loads((RESULTS / "leaderboard.json").read_text())
     assert stored["methods"] == json.loads(json.dumps(board.to_json()))["methods"]
+
+
+def test_the_ablation_of_kin_is_made_of_its_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    ablation = script("ablation")
+    page, found = ablation.PAGE.read_text(), ablation.stored()
+    assert found
+    assert ablation.written(page, found) == page, "run python benchmarks/ablation.py"
+    for table in found.values():
+        for label, values in table.items():
+            assert len(values) == ablation.SEEDS, label
 
 
 # ---- how they are made

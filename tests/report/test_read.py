@@ -123,12 +123,13 @@ def test_a_run_that_goes_on_shows_where_it_is(comparison, tmp_path):
 
 
 def test_large_histories_are_thinned_and_keep_the_first_and_the_last():
-    frames = [(round, [[1.0] * 10] * 10) for round in range(1, 101)]
-    kept = compact.thinned(frames, lambda value: 100, 2000)
+    frames = [compact.mixing_frame(round, [[1.0] * 10 for _ in range(10)]) for round in range(1, 101)]
+    assert {frame.cost for frame in frames} == {10}, "equal rows are stored once"
+    kept = compact.thinned(frames, 200)
     assert len(kept) == 20
-    assert (kept[0][0], kept[-1][0]) == (1, 100)
-    assert compact.thinned(frames, lambda value: 1, 100) == frames
-    assert [r for r, _ in compact.thinned(frames, lambda value: 10**9, 1)] == [1, 100]
+    assert (kept[0].round, kept[-1].round) == (1, 100)
+    assert compact.thinned(frames, 1000) == frames
+    assert [frame.round for frame in compact.thinned(frames, 1)] == [1, 100]
 
 
 def test_folders_without_a_run_are_refused(tmp_path):

@@ -186,7 +186,8 @@ def test_command_line(capsys, tmp_path):
 
 def test_the_page_names_outliers(fed, tmp_path):
     fedkin.run("fedavg", fed, attack="scale:0.2", defend="normbound", out=tmp_path / "run", **SETTINGS)
-    from fedkin.report.read import load, page_data
+    from fedkin.report.page_data import page_data
+    from fedkin.report.read import load
 
     data = page_data([load(tmp_path / "run")])
     assert ["attack", "scale:0.2"] in [list(row) for row in data["setting"]]

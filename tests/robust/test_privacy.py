@@ -156,7 +156,8 @@ def test_epsilon_of_client_level_privacy_is_the_packages(fed, tmp_path):
         accountant.compose(dp_accounting.GaussianDpEvent(2.0))
     assert run.summary["privacy"]["epsilon"] == pytest.approx(accountant.get_epsilon(1e-5))
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]["level"] == "client"
-    from fedkin.report.read import load, page_data
+    from fedkin.report.page_data import page_data
+    from fedkin.report.read import load
 
     setting = dict(page_data([load(tmp_path / "run")])["setting"])
     assert "ε = " in setting["privacy"]

@@ -24,7 +24,7 @@ class JoinFlags:
 def command(words: list[str]) -> int:
     about = "Make a personal model for a newcomer, by the method's own rule. The run itself stays as it is."
     flags, names = parsing.parse_one(words, JoinFlags(), "fedkin join DIR", about)
-    from fedkin.results.run import check_place
+    from fedkin.results.joining import check_place
 
     run = opened(names, "join")
     if flags.data is None:

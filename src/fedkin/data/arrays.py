@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.data.encode import Column, Reading
+from fedkin.data.cells import Reading
+from fedkin.data.encode import Column
 
 Ints = NDArray[np.int64]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedkin.data.arrays import Arrays
-from fedkin.data.encode import TaskKind
+from fedkin.data.labels import TaskKind
 from fedkin.data.own import from_arrays, from_table, make_reading
 from fedkin.data.table import from_columns
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedkin.data import Arrays, default_partition
 from fedkin.data import load as load_data
-from fedkin.data.encode import TaskKind
+from fedkin.data.labels import TaskKind
 from fedkin.data.partition import BY_LABEL, PARTITIONS, Ints, Partition
 from fedkin.data.preprocess import Fit, Preprocessing, fitted, shared, statistics
 from fedkin.data.shift import shifted

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.arrays import Arrays
-from fedkin.data.encode import Reading, codes, infer
+from fedkin.data.cells import Reading
+from fedkin.data.encode import codes, infer
 from fedkin.data.files import data_dir, fetch, unpack
 from fedkin.data.table import Problems, Table, read_table
 

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedkin.data.arrays import Arrays, Ints
-from fedkin.data.encode import MOST_CLASSES, Column, Decimal, Labels, Reading, TaskKind, codes, infer, labels
+from fedkin.data.cells import Decimal, Reading
+from fedkin.data.encode import Column, codes, infer
+from fedkin.data.labels import MOST_CLASSES, Labels, TaskKind, labels
 from fedkin.data.npz import read_npz
 from fedkin.data.table import TABLE_FILES, Problems, Table, read_table
 from fedkin.data.table import from_frame as table_of_frame

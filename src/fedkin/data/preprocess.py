@@ -15,7 +15,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkin.data.encode import Column, Floats, Reading, TaskKind, codes, labels, level_order
+from fedkin.data.cells import Floats, Reading, level_order
+from fedkin.data.encode import Column, codes
+from fedkin.data.labels import TaskKind, labels
 from fedkin.data.table import DataError, Problems, Table, from_frame, read_table
 
 Fit = Literal["each", "sites"]

@@ -5,34 +5,20 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from hashlib import blake2b
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from flwr.app import Context
 from flwr.app import Message as Letter
 from flwr.serverapp import Grid, ServerApp
-from torch import Tensor
 
-from fedkin.data.encode import Reading
-from fedkin.data.partition import Ints
-from fedkin.data.preprocess import Fit, agreed
-from fedkin.deploy.codec import (
-    Malformed,
-    Request,
-    SiteInfo,
-    decode_answer,
-    decode_statistics,
-    encode_request,
-    encode_text,
-    refusal,
-)
+from fedkin.deploy.codec import Malformed, Request, SiteInfo, decode_answer, encode_request
 from fedkin.deploy.directory import Node, NodeDirectory, pull, push, reason
+from fedkin.deploy.gather import check_infos, gathered, name_of_run, preprocessing_of
+from fedkin.deploy.lines import Lines, say
 from fedkin.deploy.plan import Plan, read
+from fedkin.deploy.remote import RemoteFederation
 from fedkin.deploy.secure import FEWEST, OVER, Secure, SecureSum, as_mean, flat, kinds_of, shapes_of
 from fedkin.deploy.secure import decode as decode_secure
 from fedkin.deploy.secure import encode as encode_secure
@@ -40,8 +26,7 @@ from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.loop import run
 from fedkin.engine.round import NoReplies
 from fedkin.engine.runner import Evaluation, Outcome, RunSpec, Task, Work
-from fedkin.engine.trackers import Tracker
-from fedkin.protocol import Data, Examples, Message
+from fedkin.protocol import Message
 from fedkin.results.files import write_json
 from fedkin.results.folder import prepare
 from fedkin.results.run import Run
@@ -65,21 +50,21 @@ def serve(grid: Grid, plan: Plan) -> Run:
     before = json.loads((out / "sites.json").read_text()) if (out / "sites.json").exists() else {}
     keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
     directory = NodeDirectory(
-        grid, plan.clients, notify=_say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
+        grid, plan.clients, notify=say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
         max_classes=plan.max_classes,
     )  # fmt: skip
-    absent = _gathered(directory, plan, before)
+    absent = gathered(directory, plan, before)
     prepared = ""
     if plan.fit:
-        prepared = _agreed(directory, plan, out, absent)
+        prepared = preprocessing_of(directory, plan, out, absent)
         directory.introduce_again(prepared)
-        absent = _gathered(directory, plan, before)
+        absent = gathered(directory, plan, before)
     infos = {name: SiteInfo(**site["card"]) for name, site in before.items()} | directory.infos
-    _check_infos(infos, plan, absent)
+    check_infos(infos, plan, absent)
     sites = {name: {"card": info._asdict(), "key": directory.keys.get(name, b"").hex()} for name, info in infos.items()}
     write_json(out / "sites.json", sites, durable=True)
     remote = RemoteFederation(tuple(infos[name] for name in plan.clients), plan.secure)
-    name = _name(out)
+    name = name_of_run(out)
     return run(
         plan.method,
         remote,
@@ -96,137 +81,6 @@ def serve(grid: Grid, plan: Plan) -> Run:
             grid, directory, spec, checkpoint, name, plan.options.time_limit, prepared, plan.secure
         ),
     )
-
-
-def _gathered(directory: NodeDirectory, plan: Plan, before: Mapping[str, Any]) -> list[str]:
-    """Wait for all clients; return those that are missing. Raise if one of them cannot take part."""
-    absent = directory.gather(plan.wait)
-    if refused := {name: why for name, why in directory.refused.items() if name not in before}:
-        raise RuntimeError(
-            "; ".join(f"{name} cannot take part: {why}" for name, why in sorted(refused.items()))
-            + ". Fix it there (`fedkin deploy check SITE_FILE`), restart its supernode, and run again."
-        )
-    return absent
-
-
-def _agreed(directory: NodeDirectory, plan: Plan, out: Path, absent: Sequence[str]) -> str:
-    """The preprocessing of all sites as JSON, made once from the statistics they share, and kept with the run."""
-    path = out / "preprocessing.json"
-    if path.exists() and (out / "config.json").exists():
-        return path.read_text()
-    if absent:
-        raise RuntimeError(f"run.fit='{plan.fit}' needs all sites at the start; {', '.join(absent)} is not connected.")
-    answers = directory.ask("statistics", encode_text(plan.fit), plan.wait)
-    statistics, problems = {}, [f"{name} did not answer" for name in plan.clients if name not in answers]
-    for name, record in sorted(answers.items()):
-        try:
-            statistics[name] = decode_statistics(record)
-        except Malformed as error:
-            problems.append(f"{name}: {refusal(record) or error}")
-    if problems:
-        raise RuntimeError(f"The sites could not agree on how to prepare their tables: {'; '.join(problems)}.")
-    made = agreed(statistics, cast(Fit, plan.fit), reading=Reading())
-    write_json(path, made.to_json(), durable=True)
-    return path.read_text()
-
-
-def _name(out: Path) -> str:
-    """The run's own name. A resumed run keeps it, whatever Flower calls the run."""
-    path = out / "run.json"
-    if not path.exists() or not (out / "config.json").exists():
-        write_json(path, {"run": secrets.token_hex(8)}, durable=True)
-    name: str = json.loads(path.read_text())["run"]
-    return name
-
-
-def _check_infos(infos: Mapping[str, SiteInfo], plan: Plan, absent: Sequence[str]) -> None:
-    """Raise if a client has never introduced itself, neither now nor when the run began."""
-    unknown = [name for name in plan.clients if name not in infos]
-    if unknown:
-        raise RuntimeError(
-            f"Of the clients {', '.join(plan.clients)}, {', '.join(unknown)} did not connect within {plan.wait:g} s: "
-            "start their supernodes, remove them from run.clients, or make run.wait longer."
-        )
-    for name in absent:
-        _say(f"{name} is not connected; the run continues without it until it comes back")
-
-
-@dataclass(frozen=True)
-class RemoteFederation:
-    """The clients as the server knows them: their examples are elsewhere."""
-
-    infos: tuple[SiteInfo, ...]
-    secure: bool = False
-    """The server sees the mean of their replies alone."""
-
-    def __post_init__(self) -> None:
-        shapes = {info.shape for info in self.infos}
-        if len(shapes) > 1:
-            listed = "; ".join(f"{info.client}: [{info.shape}]" for info in self.infos)
-            raise ValueError(f"The sites' examples have different shapes ({listed}): give all of them one shape.")
-        headers = {info.columns for info in self.infos if info.columns}
-        if len(headers) > 1:
-            listed = "; ".join(f"{info.client}: {info.columns or 'no names'}" for info in self.infos)
-            raise ValueError(
-                f"The sites' columns differ in name or order (digests {listed}): use the same columns everywhere."
-            )
-
-    def __len__(self) -> int:
-        return len(self.infos)
-
-    @property
-    def description(self) -> dict[str, Any]:
-        kinds = {info.data for info in self.infos}
-        about = {"engine": "flower", "data": kinds.pop() if len(kinds) == 1 else "own", "clients": len(self)}
-        return about | ({"secure": True} if self.secure else {})
-
-    @property
-    def classes(self) -> int:
-        """The largest number at any site: some sites may not have every class."""
-        return max(info.classes for info in self.infos)
-
-    @property
-    def outputs(self) -> int:
-        return self.classes
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(map(int, self.infos[0].shape.split()))
-
-    @property
-    def groups(self) -> Ints | None:
-        return None
-
-    @cached_property
-    def sizes(self) -> Tensor:
-        return torch.tensor([info.train for info in self.infos])
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(info.client for info in self.infos)
-
-    @property
-    def example(self) -> Tensor:
-        made = torch.zeros(1, *self.shape)
-        return made.contiguous(memory_format=torch.channels_last) if made.dim() == 4 else made
-
-    def data(self, client: int, *, with_test: bool = False) -> Data:
-        raise RuntimeError("Examples never leave their site.")
-
-    def test(self, client: int) -> Examples:
-        raise RuntimeError("Examples never leave their site.")
-
-    def fingerprint(self) -> str:
-        """A hash of who takes part, but not of how many examples they have: a site's data may grow."""
-        text = json.dumps([self.names, self.shape, self.classes])
-        return blake2b(text.encode(), digest_size=8).hexdigest()
-
-    def facts(self) -> Iterator[tuple[int | None, str, Any]]:
-        for client, info in enumerate(self.infos):
-            yield client, "train_examples", info.train
-            yield client, "validation_examples", info.validation
-            yield client, "test_examples", info.test
-            yield client, "name", info.client
 
 
 @dataclass
@@ -345,9 +199,9 @@ class Deployment:
             opened = stage(total.open(sent), nothing)
             mean = as_mean(total.total({name: flat(b) for name, b in bodies.items()}, told(opened)), shapes, kinds)
         except Malformed as error:
-            _say(f"round {tasks[0].round}: no secure sum: {error}")
+            say(f"round {tasks[0].round}: no secure sum: {error}")
             for text in filter(None, (outcome.error for outcome in outcomes.values())):
-                _say(text)
+                say(text)
             raise NoReplies from error
         for name, outcome in outcomes.items():
             absent = outcome.error or f"client {name} took no part in the sum"
@@ -398,7 +252,9 @@ class Deployment:
         letters = [Letter(ask.letter, dst_node_id=node.id, message_type="train") for ask, node in ready]
         for (ask, node), sent in zip(ready, push(self._grid, letters)):
             if sent:
-                ask.node, ask.message = node, sent
+                if ask.avoid[0] is not None and node.id != ask.avoid[0].id:
+                    ask.notes.append(f"it came back as another node, {node.id}")
+                ask.node, ask.message, ask.avoid = node, sent, (None, 0.0)
 
     def _receive(self, ask: Ask, reply: Letter) -> None:
         if reply.has_error():
@@ -436,35 +292,3 @@ class Deployment:
         task = ask.task
         text = f"round {task.round}, client {ask.name}, hook {task.hook}: {why}"
         return Outcome(task.position, task.client, (), False, {}, 0.0, 0.0, text, notes=tuple(ask.notes))
-
-
-class Lines(Tracker):
-    """Progress in the server's log."""
-
-    def __init__(self) -> None:
-        self._scores = "nothing measured"
-
-    def start(self, config: dict[str, Any], done: int) -> None:
-        self._rounds = config["options"]["rounds"]
-        _say(f"{config['label']}: {done} of {self._rounds} rounds are done" if done else f"{config['label']}: starting")
-
-    def round(self, round: int, metrics: dict[str, float]) -> None:
-        self.participants(round, metrics)
-        _say(
-            f"round {round} of {self._rounds}: {metrics['clients']:.0f} answers, {metrics['seconds']:.1f} s; "
-            f"{self._scores}"
-        )
-
-    def participants(self, round: int, metrics: dict[str, float]) -> None:
-        if scores := ", ".join(f"{name} {metrics[name]:.3f}" for name in ("personal", "received") if name in metrics):
-            self._scores = f"after round {round}: {scores}"
-
-    def warn(self, text: str) -> None:
-        _say(text)
-
-    def finish(self, summary: dict[str, Any]) -> None:
-        _say(f"finished: personal {summary['personal']['mean']:.3f}, {summary['dropped']} replies dropped")
-
-
-def _say(text: str) -> None:
-    print(f"fedkin: {text}", flush=True)

@@ -13,7 +13,7 @@ from fedkin.protocol import State
 from fedkin.results.files import write_json
 from fedkin.results.folder import is_own
 from fedkin.results.history import ALL
-from fedkin.results.run import FROZEN
+from fedkin.results.personal import FROZEN
 
 
 def evaluate_all(

@@ -42,7 +42,8 @@ from fedkin.results import checksums
 from fedkin.results.files import StorageError, read_json, write_bytes, write_json
 from fedkin.results.folder import Folder
 from fedkin.results.history import History
-from fedkin.results.run import FROZEN, Run, in_memory, inputs_of
+from fedkin.results.personal import FROZEN, in_memory
+from fedkin.results.run import Run, inputs_of
 from fedkin.results.summary import summarize
 from fedkin.robust.privacy import Privacy
 from fedkin.task import Task, task_of

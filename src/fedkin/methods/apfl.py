@@ -48,9 +48,7 @@ class APFL(Method):
     adaptive: bool = True
     """Each client learns its α, one step per round. False: α is fixed."""
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}

@@ -81,9 +81,7 @@ class CFL(Method):
         "quorum": {"wait": 1, "eps1": 1e9, "eps2": 0.0, "quorum": 0.5},
     }
 
-    @property
-    def from_zero(self) -> tuple[int, ...]:
-        return (0,)
+    from_zero = (0,)
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -72,9 +72,7 @@ class ClusterFL(Method):
         if not self.rho > 2 * self.beta:
             raise ValueError(f"rho={self.rho} must be above 2·beta={2 * self.beta}: Ω is divided by ρ − 2β.")
 
-    @property
-    def from_zero(self) -> tuple[int, ...]:
-        return (0,)
+    from_zero = (0,)
 
     # ---- server
     def init(self, fed: Server) -> State:

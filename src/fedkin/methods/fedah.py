@@ -54,9 +54,7 @@ class FedAH(Method):
 
     matters = {"weight_lr": {"weight_lr": 50.0}}  # a head changes little in four rounds
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}

@@ -58,9 +58,7 @@ class FedALA(Method):
     matters = {"tensors": {"tensors": 0}}
 
     # ---- server: FedAvg
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedkin.bounds import Whole
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
@@ -39,14 +40,12 @@ class FedAvg(Method):
 
     fine_tune: bool = False
     """Clients train the received model before they use it (FedAvg-FT)."""
-    fine_tune_epochs: int = 0
+    fine_tune_epochs: Whole = 0
     """Epochs of fine-tuning; 0: as many as in a round."""
 
     matters = {"fine_tune_epochs": {"fine_tune": True}}
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     def init(self, fed: Server) -> State:
         # before the first reply the model is nobody's: all clients share it alike

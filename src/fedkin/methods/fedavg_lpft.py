@@ -57,9 +57,7 @@ class FedAvgLPFT(Method):
     tune_epochs: Whole = 1
     """Epochs of all parameters after that; 0: the probed head on the received body."""
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}

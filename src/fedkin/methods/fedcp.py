@@ -59,9 +59,7 @@ class FedCP(Method):
     gumbel: bool = False
     """Draw Gumbel noise in the policy while training, as in the authors' code."""
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -47,9 +47,7 @@ class FedPer(Method):
     use: Literal["received", "trained"] = "received"
     """The base that a client uses with its own layers: as received, or after its training in the round."""
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     def init(self, fed: Server) -> State:
         base, _ = last_layers(fed.layout, self.personal_layers)

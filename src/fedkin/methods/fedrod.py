@@ -63,9 +63,7 @@ class FedRoD(Method):
 
     matters = {"hidden": {"hyper": True}, "start": {"hyper": False}}
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -63,9 +63,7 @@ class GPFL(Method):
 
     matters = {"lam": {"lam": 1.0}}
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     # ---- server
     def init(self, fed: Server) -> State:

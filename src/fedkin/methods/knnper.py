@@ -66,9 +66,7 @@ class KNNPer(Method):
     matters = {"lam": {"choose": False}}
 
     # ---- FedAvg
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}

@@ -58,9 +58,7 @@ class MOON(Method):
 
     matters = {"buffer": {"mu": 5.0, "settings": {"participation": 1.0}}}
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     def init(self, fed: Server) -> State:
         return {"model": fed.initial(0), "share": fed.equal_shares()}

@@ -62,9 +62,7 @@ class PFedFDA(Method):
     ridge: Positive = 1.0
     """Added to the diagonal of local covariances; 1 as in the authors' code."""
 
-    @property
-    def averages(self) -> str:
-        return "size"
+    averages = "size"
 
     # ---- server
     def init(self, fed: Server) -> State:

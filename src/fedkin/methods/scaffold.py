@@ -57,9 +57,7 @@ class Scaffold(Method):
     weighting: Literal["equal", "size"] = "equal"
     """Weights in the mean. equal: all clients alike, as in the paper. size: by n_i, the objective of FedAvg."""
 
-    @property
-    def from_zero(self) -> tuple[int, ...]:
-        return (1,)
+    from_zero = (1,)
 
     def init(self, fed: Server) -> State:
         alike = self.weighting == "equal"

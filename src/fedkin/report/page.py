@@ -7,13 +7,14 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fedkin import __version__
 from fedkin.report import read
+from fedkin.report.page_data import page_data
 
 SCRIPTS = ("tools.js", "charts.js", "relation.js", "methods.js", "sections.js", "page.js")
 EVALUATION = (
@@ -47,10 +48,12 @@ def render(data: dict[str, Any]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], _asset("page.html"))
 
 
-def build(paths: Sequence[str | Path], bibtex: str = "") -> dict[str, Any]:
+def build(
+    paths: Sequence[str | Path], bibtex: str = "", load: Callable[[Path], read.Run] = read.load
+) -> dict[str, Any]:
     """Build the page's data from these folders."""
     with read.understood(paths):
-        data = read.page_data([read.load(folder) for folder in read.folders(paths)])
+        data = page_data([load(folder) for folder in read.folders(paths)])
         return {**data, "answers": read.answers(paths), "evaluation": EVALUATION, "bibtex": bibtex}
 
 

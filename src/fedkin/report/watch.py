@@ -19,17 +19,49 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from fedkin.report import page, read
+from fedkin.report.gathered import Gathered
+from fedkin.results import checksums
+from fedkin.results.history import Tail
 
 PORT = 8642
-QUICK = 0.5  # seconds: data that is read this fast is never stale
+QUICK = 0.5  # seconds: data that is rebuilt this fast is never stale
 PATIENCE = 4
+SLICE = 50_000  # records of a history that are read for one answer
+
+
+class Reading:
+    """Reads one run as far as it has come, a slice at a time and each record once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._start_over(b"")
+
+    def _start_over(self, config: bytes) -> None:
+        self._config = config
+        self._gathered = Gathered()
+        self.tail = Tail(self._folder / "history.jsonl")
+
+    def run(self) -> read.Run:
+        config = (self._folder / "config.json").read_bytes()
+        if config != self._config or not self.tail.goes_on():  # another run has been started in this folder
+            self._start_over(config)
+            checksums.verify(self._folder, "history.jsonl")
+        run = read.Run(self._folder, read.config(self._folder), self._gathered)
+        try:
+            for record in self.tail.read(SLICE):
+                self._gathered.take(record)
+        except BaseException:
+            self._start_over(b"")  # a record may have been taken in part
+            raise
+        return run
 
 
 class Feed:
     """The data of the folders. It is rebuilt only if a file has changed.
 
-    Reading a long run takes seconds. So that every request is answered at once, the data may then be a little old: it
-    is rebuilt by one request at a time, and not again before `PATIENCE` times as long as it took have passed.
+    A long run is read in slices, so that every request is answered soon: the data is then that of the first rounds,
+    with `reading`, the part of the history that has been read. Requests that come while the data is being rebuilt, or
+    before `PATIENCE` times as long as that took have passed, are given what is known.
     """
 
     def __init__(
@@ -40,6 +72,7 @@ class Feed:
     ) -> None:
         self.paths, self._cite, self._clock = [Path(p) for p in paths], cite, clock
         self._lock = threading.Lock()
+        self._readings: dict[Path, Reading] = {}
         self._known: tuple[str, dict[str, Any]] | None = None
         self._next = 0.0  # when the data may be rebuilt
 
@@ -47,7 +80,7 @@ class Feed:
         """The data. Raises NoRun while there is no run."""
         version = self._version()
         known = self._known
-        if known is not None and (known[0] == version or self._clock() < self._next):
+        if known is not None and "reading" not in known[1] and (known[0] == version or self._clock() < self._next):
             return known[1]
         if not self._lock.acquire(blocking=known is None):
             assert known is not None
@@ -58,12 +91,23 @@ class Feed:
             self._lock.release()
 
     def _rebuilt(self, version: str) -> dict[str, Any]:
-        if self._known is None or self._known[0] != version:
-            start = self._clock()
-            data = page.build(self.paths, self._cite(page.labels(self.paths)))
-            self._known = (version, {**data, "live": True, "version": version})
-            took = self._clock() - start
-            self._next = self._clock() + (PATIENCE * took if took > QUICK else 0.0)
+        if self._known is not None and self._known[0] == version and "reading" not in self._known[1]:
+            return self._known[1]  # another request has done it meanwhile
+        start = self._clock()
+        before, self._readings = self._readings, {}
+
+        def load(folder: Path) -> read.Run:
+            self._readings[folder] = before.get(folder) or Reading(folder)
+            return self._readings[folder].run()
+
+        data = page.build(self.paths, self._cite(page.labels(self.paths)), load)
+        tails = [reading.tail for reading in self._readings.values()]
+        part = sum(tail.part_read for tail in tails) / len(tails)
+        if not all(tail.caught_up for tail in tails):
+            data["reading"] = part
+        self._known = (version, {**data, "live": True, "version": f"{version}-{part}"})
+        took = self._clock() - start
+        self._next = self._clock() + (PATIENCE * took if took > QUICK else 0.0)
         return self._known[1]
 
     def _version(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedkin.results.run import PersonalModel
+from fedkin.results.personal import PersonalModel
 from fedkin.task import Task
 
 

@@ -177,18 +177,58 @@ class History:
         return frame
 
 
+class Tail:
+    """Reads a history that a run may still be writing: some records at a time, and each of them once."""
+
+    END = 4096  # bytes before the place that was reached; if they are others now, the file was written anew
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place, self._lines, self._last = 0, 0, b""
+        self.caught_up = False
+        """All whole lines have been read."""
+
+    @property
+    def part_read(self) -> float:
+        return min(1.0, self._place / max(1, self._path.stat().st_size))
+
+    def goes_on(self) -> bool:
+        """Does the file still begin with what was read of it?"""
+        with open(self._path, "rb") as f:
+            f.seek(self._place - len(self._last))
+            return f.read(len(self._last)) == self._last
+
+    def read(self, most: int) -> list[Record]:
+        """The next records, at most so many."""
+        out: list[Record] = []
+        with open(self._path, "rb") as f:
+            f.seek(self._place)
+            while len(out) < most and (line := f.readline()).endswith(b"\n"):
+                self._lines += 1
+                out.append(_record(line, self._lines, self._path))
+                self._place += len(line)
+            self.caught_up = len(out) < most
+            f.seek(max(0, self._place - self.END))
+            self._last = f.read(min(self._place, self.END))
+        return out
+
+
 def _parsed(path: Path) -> Iterator[Record]:
     with open(path, "rb") as f:
         for number, line in enumerate(f, start=1):
             if not line.endswith(b"\n"):
                 return  # the run may be writing its last line at this moment
-            try:
-                record = Record(**_DECODER.decode(line.decode()))
-            except (ValueError, TypeError, RecursionError) as error:
-                raise ValueError(f"Line {number} of {path} is damaged: {error}") from error
-            if not _sound(record):
-                raise ValueError(f"Line {number} of {path} is damaged: it is not a fedkin record.")
-            yield record._replace(metric=RENAMED[record.metric]) if record.metric in RENAMED else record
+            yield _record(line, number, path)
+
+
+def _record(line: bytes, number: int, path: Path) -> Record:
+    try:
+        record = Record(**_DECODER.decode(line.decode()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"Line {number} of {path} is damaged: {error}") from error
+    if not _sound(record):
+        raise ValueError(f"Line {number} of {path} is damaged: it is not a fedkin record.")
+    return record._replace(metric=RENAMED[record.metric]) if record.metric in RENAMED else record
 
 
 # JSON has no NaN or infinity, but Python's reader accepts them.

@@ -2,78 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Client, Data, Examples, Method, Model, Reply, Server, State, Training
+from fedkin.protocol import Client, Data, Examples, Method, Model, Server, State, Training
 from fedkin.registry import load_path
-from fedkin.results import checksums
-from fedkin.results.files import digest_of, read_json, write_bytes, write_json
-from fedkin.results.folder import Folder, is_own
+from fedkin.results import checksums, joining
+from fedkin.results.files import digest_of, read_json
+from fedkin.results.folder import is_own
 from fedkin.results.history import History
-from fedkin.results.newcomer import with_newcomer
+from fedkin.results.joining import ADAPTATION, is_numeric
+from fedkin.results.joining import Joined as Joined
+from fedkin.results.personal import FROZEN, measured, outputs_of, stored_tensors
+from fedkin.results.personal import PersonalModel as PersonalModel
 from fedkin.results.store import load_state
 from fedkin.task import Task, from_config
-
-BATCH = 256
-FROZEN = "frozen.safetensors"  # in the folder of models: parameters that are not trained, the same for all clients
-HOLDOUT = 0.2  # of a newcomer's examples, to say what to expect
-ADAPTATION = 5  # rounds of a newcomer's own work, before its model is made
-
-
-class PersonalModel(nn.Module):
-    """One client's personal model, for every method: `forward(x)` gives scores.
-
-    If a method's personal model is a single network, `network` is that network, and can be exported.
-    """
-
-    def __init__(self, method: Method, client: Client, personal: Model) -> None:
-        super().__init__()
-        self._method, self._client, self.personal = method, client, personal
-        self.task = client.net.task
-        single = isinstance(personal, Tensor) and type(method).predict is Method.predict
-        self.network: nn.Module | None = client.net.module if single else None
-        if isinstance(personal, Tensor):
-            client.net.load(personal)
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.task.in_units(self.outputs(x))
-
-    def outputs(self, x: Tensor) -> Tensor:
-        """As `forward`, but in the units that the network learned in: of a regression, standardized numbers."""
-        if self.network is not None:
-            scores: Tensor = self.network(x)
-            return scores
-        self._client.net.eval()
-        return self._method.predict(self._client, self.personal, x)
-
-
-@dataclass(frozen=True)
-class Joined:
-    """A newcomer's personal model, and the performance to expect from it."""
-
-    name: str
-    model: PersonalModel
-    expected: dict[str, float]
-    """The task's metrics on held-out examples of a trial; the model itself is made from all examples."""
-    examples: int
-    """Number of examples that this is based on."""
-    preprocessing: dict[str, Any] | None = None
-    """How a table becomes the model's input, with the newcomer's own scales; None if the run learned from arrays."""
 
 
 @dataclass
@@ -137,7 +90,7 @@ class Run:
         return self.task.in_units(self._outputs(client, x))
 
     def _outputs(self, client: str | int, x: Any) -> Tensor:
-        return _outputs(self.model(client), self.inputs(x, client))
+        return outputs_of(self.model(client), self.inputs(x, client))
 
     def predict(self, client: str | int, x: Any) -> np.ndarray[Any, Any]:
         """Labels (as the data names them), or numbers in a regression."""
@@ -151,7 +104,7 @@ class Run:
 
     def evaluate(self, client: str | int, x: Any, y: Any) -> dict[str, float]:
         """The task's metrics and the loss of a client's model on these examples."""
-        return _measured(self.task, self._outputs(client, x), self.targets(y))
+        return measured(self.task, self._outputs(client, x), self.targets(y))
 
     def report(self, out: str | Path | None = None) -> Path:
         """Write the run's page and return its path."""
@@ -177,80 +130,11 @@ class Run:
         The expected performance is measured on a fifth of the examples, with a model made from the others; the model
         returned is made from all of them.
         """
-        if not self.state and "joined" in self.config:
-            raise ValueError(
-                f"{self.folder} holds one client's model, not the server's state that a newcomer starts from: use the "
-                "folder of the run itself."
-            )
-        examples = Examples(self.inputs(x, name, newcomer=True), self.targets(y))
-        if len(examples.y) < 2:
-            raise ValueError(f"{name} has {len(examples.y)} examples: a newcomer needs at least 2.")
-        order = torch.from_numpy(
-            np.random.default_rng([self.config["options"]["seed"], 0x101]).permutation(len(examples.y))
-        )
-        held = order[: max(1, round(HOLDOUT * len(order)))]
-        rest = order[len(held) :]
-        trial = self._joined(Examples(examples.x[rest], examples.y[rest]), validation, rounds)
-        expected = _measured(self.task, _outputs(trial, examples.x[held]), examples.y[held])
-        return Joined(
-            name, self._joined(examples, validation, rounds), expected, len(held), self._preprocessing(x, name)
-        )
-
-    def _preprocessing(self, x: Any, newcomer: str) -> dict[str, Any] | None:
-        stored: dict[str, Any] | None = self.config["federation"].get("preprocessing")
-        if stored is None or _is_numeric(x):
-            return stored
-        from fedkin.data.preprocess import Preprocessing
-
-        return Preprocessing.from_json(stored).with_client(newcomer, x).to_json()
-
-    def _joined(self, examples: Examples, validation: float, rounds: int) -> PersonalModel:
-        count = round(validation * len(examples.y))
-        chosen, rest = slice(0, count), slice(count, None)
-        train, held = (Examples(examples.x[part], examples.y[part]) for part in (rest, chosen))
-        state, id = with_newcomer(self.method, self.state, self._server(), len(train.y))
-        net = self._network()
-        client = self._client(net, Data(lambda: train, lambda: held, self.config["inputs"]["classes"]))
-        torch.default_generator.manual_seed(client.seed)
-        message = self.method.join(state, client, id)
-        for turn in range(1, rounds + 1):
-            kept = self.method.local(client._replace(seed=client.seed + turn), deepcopy(message)).state
-            if not kept:
-                break  # the method keeps nothing at clients: `personal` does everything
-            client = client._replace(state=kept)
-        made: list[Reply] = []
-
-        def trained() -> Reply:
-            if not made:
-                torch.default_generator.manual_seed(client.seed)
-                made.append(self.method.local(client, message))
-            return made[0]
-
-        torch.default_generator.manual_seed(client.seed)
-        return PersonalModel(self.method, client, self.method.personal(client, message, trained))
+        return joining.join(self, name, x, y, validation=validation, rounds=rounds)
 
     def keep(self, joined: Joined, out: str | Path) -> Path:
         """Write a newcomer's model to a folder of its own, which `load` reads as a run with this one client."""
-        check_place(Path(out), joined.name)
-        with Folder(out, "run") as owned:
-            net = self._network()
-            personal = joined.model.personal
-            tensors = net.layout.tensors(personal) if isinstance(personal, Tensor) else personal
-            content = save({k: v.detach().contiguous().clone() for k, v in tensors.items()})
-            name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
-            write_bytes(owned.path / "models" / name, content)
-            write_json(owned.path / "models" / "index.json", {joined.name: name})
-            if net.frozen_parameters:
-                content = save({k: v.contiguous().clone() for k, v in net.frozen_parameters.items()})
-                write_bytes(owned.path / "models" / FROZEN, content)
-            inputs = {**self.config["inputs"], "clients": [joined.name], "sizes": [joined.examples]}
-            federation = dict(self.config["federation"])
-            if joined.preprocessing is not None:
-                federation["preprocessing"] = joined.preprocessing
-            expected = {metric: None if np.isnan(value) else value for metric, value in joined.expected.items()}
-            config = {**self.config, "inputs": inputs, "federation": federation, "joined": expected}
-            write_json(owned.path / "config.json", config)
-        return Path(out)
+        return joining.keep(self, joined, out)
 
     def examples_of(self, path: Path) -> tuple[Any, Any]:
         """The examples and labels of a file: a table like the run's, or an .npz with x and y."""
@@ -272,7 +156,7 @@ class Run:
         from arrays if it learned from arrays (raw uint8 images, or what the network takes)."""
         about = self.config["inputs"]
         stored = self.config["federation"].get("preprocessing")
-        if stored is not None and not _is_numeric(x):
+        if stored is not None and not is_numeric(x):
             from fedkin.data.preprocess import Preprocessing
 
             prepared = Preprocessing.from_json(stored)
@@ -326,26 +210,7 @@ class Run:
         return str(client)
 
     def _tensors(self, name: str) -> dict[str, Tensor]:
-        if name in self.models:
-            return self.models[name]
-        index = self.folder / "models" / "index.json" if self.folder is not None else None
-        if index is None or not index.exists():
-            raise ValueError(
-                "This run kept no personal models (save_models=False): run it again with save_models=True."
-            )
-        assert self.folder is not None
-        checksums.verify(self.folder, "models/index.json")
-        files = read_json(index)
-        if name not in files:
-            raise ValueError(f"This run has no personal model of {name}: it had left, or could not be measured.")
-        file = f"models/{files[name]}"
-        if not is_own(file):
-            raise ValueError(f"{index} is damaged: restore it from a copy.")
-        checksums.verify(self.folder, file)
-        try:
-            return load_file(self.folder / file)
-        except SafetensorError as error:
-            raise ValueError(f"{self.folder / file} is damaged ({error}): restore it from a copy.") from None
+        return self.models[name] if name in self.models else stored_tensors(self.folder, name)
 
     def _network(self) -> Network:
         stored = self.folder / "models" / FROZEN if self.folder is not None else None
@@ -457,38 +322,5 @@ def _imported(target: str, what: str) -> Any:
         ) from error
 
 
-def check_place(out: Path, newcomer: str) -> None:
-    """A newcomer's folder may hold an earlier model of it, and nothing else: another run would be lost."""
-    config = out / "config.json"
-    if not config.exists():
-        return
-    found = read_json(config)
-    if "joined" not in found or found["inputs"]["clients"] != [newcomer]:
-        what = "another newcomer's model" if "joined" in found else "a run"
-        raise ValueError(f"{out} holds {what}: name another folder for the model of {newcomer}.")
-
-
-def _is_numeric(x: Any) -> bool:
-    return isinstance(x, Tensor) or (isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.number))
-
-
 def _named_by_integers(names: Sequence[str]) -> bool:
     return any(name.lstrip("-").isdecimal() for name in names)
-
-
-@torch.no_grad()
-def _outputs(model: PersonalModel, x: Tensor) -> Tensor:
-    return torch.cat([model.outputs(part) for part in x.split(BATCH)]) if len(x) else torch.empty(0)
-
-
-def _measured(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    return {**task.scores(outputs, targets), "loss": float(task.loss(outputs, targets))}
-
-
-def in_memory(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """All personal models of a folder, each file read once."""
-    if not (folder / "index.json").exists():
-        return {}
-    index: dict[str, str] = json.loads((folder / "index.json").read_text())
-    files = {name: load_file(folder / name) for name in set(index.values())}
-    return {client: files[name] for client, name in index.items()}

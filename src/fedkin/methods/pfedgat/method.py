@@ -103,9 +103,7 @@ class PFedGAT(Method):
     def sees_test(self) -> bool:
         return self.feedback_split == "test"
 
-    @property
-    def from_zero(self) -> tuple[int, ...]:
-        return (2,)
+    from_zero = (2,)
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -80,9 +80,7 @@ class PFedHN(Method):
         "embedding": {"embedding": 5},
     }
 
-    @property
-    def from_zero(self) -> tuple[int, ...]:
-        return (0,)
+    from_zero = (0,)
 
     # ---- server
     def init(self, fed: Server) -> State:

@@ -150,6 +150,10 @@ if (DATA.live) {
     box.replaceChildren(el("span", { class: "dot" }), text);
   };
   const showProgress = () => {
+    if (DATA.reading) {
+      showStatus(`reading the history: ${Math.floor(100 * DATA.reading)} %`, true);
+      return;
+    }
     const open = DATA.methods.find((m) => m.runs.some((r) => !r.finished)),
       run = open?.runs.find((r) => !r.finished);
     showStatus(
@@ -199,6 +203,6 @@ if (DATA.live) {
     } catch {
       showStatus("fedkin watch does not answer; trying again", false);
     }
-    setTimeout(ask, Math.max(1000, 4 * (performance.now() - begin)));
+    setTimeout(ask, DATA.reading ? 0 : Math.max(1000, 4 * (performance.now() - begin)));
   })();
 }

@@ -411,10 +411,9 @@ function drawGraph(container, method, frame, part, round) {
   return { chart, links: kept.length, even };
 }
 function upToScore(method, client, round) {
-  for (let r = Math.min(round, method.clients.personal.length); r > 0; r--) {
-    const v = method.clients.personal[r - 1][client];
-    if (known(v)) return v;
-  }
+  const { rounds, personal } = method.clients;
+  for (let k = rounds.findLastIndex((r) => r <= round); k >= 0; k--)
+    if (known(personal[k][client])) return personal[k][client];
   return null;
 }
 

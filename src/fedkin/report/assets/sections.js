@@ -266,8 +266,8 @@ function renderLearning() {
   const position = (m) => {
     if (!axis) return (round) => round;
     let sum = 0;
-    const sums = m.costs[axis[0]].map((v, i) => (sum += v + m.costs[axis[1]][i]));
-    return (round) => sums[round - 1] ?? sum;
+    const sums = new Map(m.rounds.map((round, i) => [round, (sum += m.costs[axis[0]][i] + m.costs[axis[1]][i])]));
+    return (round) => sums.get(round) ?? sum;
   };
   const series = DATA.methods.map((m, i) => {
     const curve = m.curves[state.metric],
@@ -286,7 +286,7 @@ function renderLearning() {
       faint:
         chosen && state.each
           ? federationOf(m).names.map((_, c) =>
-              m.clients[state.metric].map((row, r) => [at(r + 1), row[c]]).filter((p) => known(p[1])),
+              m.clients[state.metric].map((row, k) => [at(m.clients.rounds[k]), row[c]]).filter((p) => known(p[1])),
             )
           : null,
     };
