@@ -8,7 +8,8 @@ Reads docs/results/cells and writes, at scale desk:
 - docs/results/PAPER.md: between <!-- items --> and <!-- /items -->; what is written by hand above them stays;
 - docs/results/index.md: one table of all claims of the four papers;
 - docs/results/leaderboard.json, .md (between <!-- board --> and <!-- /board -->) and its two figures;
-- docs/choosing.md: the numbers, by benchmarks/choosing.py.
+- docs/choosing.md: the numbers, by benchmarks/choosing.py;
+- docs/methods/kin.md: what it gains on each track (between <!-- tracks --> and <!-- /tracks -->).
 
 tests/experiments/test_pages.py holds the pages against the cells.
 """
@@ -27,6 +28,7 @@ from fedkin.experiments.bench import text as board_text
 from fedkin.experiments.bench import write as write_board
 from fedkin.experiments.carry_out import collect
 from fedkin.experiments.cells import Cells
+from fedkin.experiments.leaderboard import Board
 from fedkin.experiments.outcome import DECIDED, VERDICTS, Outcome, verdict_text
 from fedkin.experiments.papers import PAPERS, items
 from fedkin.experiments.reproduce import write
@@ -35,6 +37,8 @@ from fedkin.report.tables import markdown
 ROOT = Path(__file__).parent.parent / "docs" / "results"
 SCALE = "desk"
 FOLD = 8  # lines of claims from which they are folded
+KIN = ROOT.parent / "methods" / "kin.md"
+UNSEEN = ("cifar10-dirichlet", "mnist-rotated", "mnist-feature-shift")  # when kin was frozen
 TITLES = {"fedcedar": "FedCEDAR", "pflic": "PFLIC", "pfedgat": "pFedGAT", "dcpfl": "DC-PFL"}
 
 
@@ -165,14 +169,32 @@ def main(chosen: list[str]) -> None:
     leaderboard(cells)
 
 
+def kin_table(board: Board) -> str:
+    """kin beside what it should beat, track by track."""
+    by_name = {line.method: line for line in board.lines}
+    names = [name for name in ("local", "fedavg-ft", "knnper", "kin-lite", "kin") if name in by_name]
+    rows = [
+        [
+            f"{track} (not seen)" if track in UNSEEN else track,
+            *(f"{100 * by_name[n].accuracy[track]:.1f}" for n in names),
+        ]
+        for track in board.tracks
+    ]
+    lines = [by_name[name] for name in names]
+    rows.append(["worst-served tenth", *(f"{100 * line.worst_decile:.1f}" for line in lines)])
+    losers = ("–" if line.losers is None else f"{100 * line.losers:.1f} ({line.sure_losers})" for line in lines)
+    rows.append(["losers % (sure losers)", *losers])
+    return markdown(["track", *(f"`{name}`" for name in names)], rows)
+
+
 def leaderboard(cells: Cells) -> None:
     board = collect_board(ranked(), TRACKS, cells, cells.failures)
     if board.lines:
-        for made in write_board(board, ROOT):
-            if made.suffix == ".md":
-                made.unlink()
         page = ROOT / "leaderboard.md"
-        page.write_text(between(start(page, "Leaderboard", "board"), "board", board_text(board)))
+        before = start(page, "Leaderboard", "board")  # what is written by hand; the next line writes over it
+        write_board(board, ROOT)
+        page.write_text(between(before, "board", board_text(board)))
+        KIN.write_text(between(KIN.read_text(), "tracks", kin_table(board)))
         from choosing import main as write_choosing
 
         write_choosing()

@@ -71,6 +71,8 @@ def test_the_leaderboard_is_made_of_its_cells(pages):
     assert bench.text(board).strip() in page, "run python benchmarks/pages.py"
     stored = json.loads((RESULTS / "leaderboard.json").read_text())
     assert stored["methods"] == json.loads(json.dumps(board.to_json()))["methods"]
+    kin = pages.KIN.read_text()
+    assert pages.between(kin, "tracks", pages.kin_table(board)) == kin, "run python benchmarks/pages.py leaderboard"
 
 
 def test_the_ablation_of_kin_is_made_of_its_results(monkeypatch):

@@ -297,19 +297,39 @@ def pareto(found: Board) -> Figure:
         ax.plot([m for m, _, _ in points], [a for _, a, _ in points], "o", ms=4, color=BLUE, alpha=0.6)
         chosen = sorted(points[i] for i in best)
         ax.plot([m for m, _, _ in chosen], [a for _, a, _ in chosen], "-", color=RED, lw=1)
-        for i, (m, a, name) in enumerate(points):
-            ax.annotate(
-                name,
-                (m, a),
-                xytext=(3, 2),
-                textcoords="offset points",
-                fontsize=6,
-                color="black" if i in best else "0.5",
-            )
         ax.set_xscale("symlog", linthresh=1e-3)
         ax.set_xlabel("megabytes per round and client, both directions")
         ax.set_ylabel("mean accuracy over tracks %")
+        figure.canvas.draw()  # so that the axes know their scale
+        for i, shift in enumerate(_label_shifts([ax.transData.transform(point[:2]) for point in points], figure.dpi)):
+            m, a, name = points[i]
+            ax.annotate(
+                name,
+                (m, a),
+                xytext=(4, shift),
+                textcoords="offset points",
+                fontsize=6,
+                va="center",
+                color="black" if i in best else "0.5",
+                arrowprops={"arrowstyle": "-", "color": "0.8", "lw": 0.5} if abs(shift) > 4 else None,
+            )
     return figure
+
+
+def _label_shifts(pixels: Sequence[NDArray[np.float64]], dpi: float) -> list[float]:
+    """How far each label must move up, in points, so that labels of neighbors do not overlap. From the top down."""
+    height, width = 7.0, 45.0
+    at = [(x * 72 / dpi, y * 72 / dpi) for x, y in pixels]
+    placed: list[tuple[float, float]] = []
+    shifts = [0.0] * len(at)
+    for i in sorted(range(len(at)), key=lambda i: -at[i][1]):
+        x, y = at[i]
+        for other_x, other_y in sorted(placed, key=lambda p: -p[1]):
+            if abs(x - other_x) < width and abs(y - other_y) < height:
+                y = other_y - height
+        placed.append((x, y))
+        shifts[i] = y - at[i][1]
+    return shifts
 
 
 def front(points: Sequence[tuple[float, float]]) -> set[int]:
