@@ -9,7 +9,8 @@ Reads docs/results/cells and writes, at scale desk:
 - docs/results/index.md: one table of all claims of the four papers;
 - docs/results/leaderboard.json, .md (between <!-- board --> and <!-- /board -->) and its two figures;
 - docs/choosing.md: the numbers, by benchmarks/choosing.py;
-- docs/methods/kin.md: what it gains on each track (between <!-- tracks --> and <!-- /tracks -->).
+- docs/methods/kin.md: what it gains on each track (between <!-- tracks --> and <!-- /tracks -->);
+- docs/methods/*.md: what the leaderboard says about each method, by benchmarks/method_pages.py.
 
 tests/experiments/test_pages.py holds the pages against the cells.
 """
@@ -196,8 +197,10 @@ def leaderboard(cells: Cells) -> None:
         page.write_text(between(before, "board", board_text(board)))
         KIN.write_text(between(KIN.read_text(), "tracks", kin_table(board)))
         from choosing import main as write_choosing
+        from method_pages import main as write_methods
 
         write_choosing()
+        write_methods()
 
 
 if __name__ == "__main__":

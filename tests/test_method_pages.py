@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -12,9 +14,13 @@ import pytest
 from fedkin.methods import METHODS
 from fedkin.registry import Entry
 
-PAGES = Path(__file__).parent.parent / "docs" / "methods"
-SECTIONS = ["Algorithm", "Parameters", "Decisions and deviations", "How to run it", "What it costs"]
-OPTIONAL = ["Limits", "Findings"]
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "methods"
+SECTIONS = [
+    "Algorithm", "Who sees what", "Parameters", "Decisions and deviations", "How to run it", "What it costs", "Limits",
+    "Findings", "What each part is worth", "When to use it",
+]  # fmt: skip
+OPTIONAL = ["Limits", "What each part is worth"]
 BUILT_IN = {name: entry for name, entry in METHODS.items() if entry.target.startswith("fedkin.")}
 TARGETS = sorted({entry.target for entry in BUILT_IN.values()})
 
@@ -75,12 +81,37 @@ def test_every_page_is_of_a_method():
 def test_a_page_keeps_to_the_template(target):
     text = page_of(target).read_text()
     found = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert found == SECTIONS + [name for name in OPTIONAL if name in found]
+    assert found == [name for name in SECTIONS if name in found or name not in OPTIONAL]
     assert text.startswith("# ")
     assert "| symbol | field | default | meaning |" in section(text, "Parameters") or not fields(entry(target).load())
     for name in names_of(target):
         assert re.search(rf"`{name}`|fedkin run {name} ", text), f"{page_of(target).name} does not name {name}"
     assert f"fedkin run {names_of(target)[0]}" in section(text, "How to run it")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_who_sees_what_is_what_the_code_says(target):
+    text = section(page_of(target).read_text(), "Who sees what")
+    made = entry(target).load()()
+    assert f"- **Travels in a round:** {made.travels}.\n" in text
+    assert f"- **Stays at the client:** {made.stays}.\n" in text
+    if made.travels != "nothing":
+        assert ("secure aggregation](../privacy.md) is possible" in text) == bool(made.averages)
+        assert ("secure aggregation](../privacy.md) is refused" in text) != bool(made.averages)
+
+
+def test_findings_are_those_of_the_leaderboard():
+    spec = importlib.util.spec_from_file_location("method_pages", ROOT / "benchmarks" / "method_pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    board = json.loads((ROOT / "docs" / "results" / "leaderboard.json").read_text())
+    pages = module.pages()
+    assert {path.name for path in pages} == {page_of(target).name for target in TARGETS}
+    for path, names in pages.items():
+        text = path.read_text()
+        assert module.page(text, names, board) == text, "run python benchmarks/method_pages.py"
+    assert "| `kin` | " in module.findings(["kin"], board)
+    assert "Not on the" in module.findings(["no-such-method"], board)
 
 
 @pytest.mark.parametrize("target", TARGETS)
