@@ -13,7 +13,13 @@ from rich.table import Table
 LATEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
     c: f"\\{c}" for c in "&%$#_"
 }
-LATEX |= {"±": r"$\pm$", "–": "--"}
+LATEX |= {"±": r"$\pm$", "–": "--", "−": "$-$", "·": r"$\cdot$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$"}
+LATEX |= {"…": r"\ldots{}"}
+GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu"
+GREEK += " nu xi pi rho sigma tau upsilon phi chi psi omega"
+LATEX |= {letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθικλμνξπρστυφχψω", GREEK.split(), strict=True)}
+TILDE = re.compile(r"\$(\\\w+)\$\u0303|(\w)\u0303")  # a combining tilde after a letter
+WIDE = 15  # characters of a column's title above which it is set in several lines
 MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 
 
@@ -81,7 +87,8 @@ def csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[str]], bold: Collection[tuple[int, int]] = ()) -> str:
     """A tabular for the package booktabs; `bold` holds (row, column) of the cells to stand out."""
-    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", latex_line(header), r"\midrule"]
+    titles = " & ".join(_title(title, "r" if i else "l") for i, title in enumerate(header)) + r" \\"
+    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", titles, r"\midrule"]
     lines += [latex_line(row, [j for at, j in bold if at == i]) for i, row in enumerate(rows)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -91,6 +98,19 @@ def latex_line(cells: Sequence[str], bold: Collection[int] = ()) -> str:
     return " & ".join(rf"\textbf{{{text}}}" if j in bold else text for j, text in enumerate(texts)) + r" \\"
 
 
+def _title(text: str, side: str) -> str:
+    """A column's title; a long one is broken at spaces and after hyphens and slashes."""
+    if len(text) <= WIDE:
+        return escaped(text)
+    lines = [""]
+    for part in re.findall(r"[^\s/-]+[\s/-]?|[\s/-]", text):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > WIDE:
+            lines.append("")
+        lines[-1] += part
+    return rf"\shortstack[{side}]{{\strut " + r"\\".join(escaped(line.strip()) for line in lines) + "}"
+
+
 def escaped(text: str) -> str:
-    """Text as LaTeX shows it, whatever characters it has."""
-    return "".join(LATEX.get(character, character) for character in text)
+    """Text as pdflatex shows it: special characters, signs and Greek letters."""
+    plain = "".join(LATEX.get(character, character) for character in text)
+    return TILDE.sub(lambda found: rf"$\tilde{{{found[1] or found[2]}}}$", plain)

@@ -295,8 +295,10 @@ function savers(table) {
   const rows = () => [...table.rows].map((row) => [...row.cells].map(clean));
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const escapes = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "–": "--" };
+  const greek = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega";
+  [..."αβγδεζηθικλμνξπρστυφχψω"].forEach((c, i) => (escapes[c] = `$\\${greek.split(" ")[i]}$`));
   const escaped = (text) =>
-    text.replace(/[\\{}~^&%$#_±–]/g, (c) => escapes[c] || `\\${c}`).replace(/(?<![\w.-])-(?=\d)/g, "$$-$$");
+    text.replace(/[\\{}~^&%$#_±–αβγδεζηθικλμνξπρστυφχψω]/g, (c) => escapes[c] || `\\${c}`).replace(/(?<![\w.-])-(?=\d)/g, "$$-$$");
   const csv = () => rows().map((row) => row.map(quoted).join(",")).join("\n");
   const latex = () => {
     const [header, ...body] = rows().map((row) => `${row.map(escaped).join(" & ")} \\\\`);

@@ -1,0 +1,42 @@
+"""LaTeX tables that can be pasted: every character of a label is shown, long titles take several lines."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from fedkin.report.tables import LATEX, escaped, latex
+
+
+def test_special_characters_signs_and_greek_letters():
+    assert escaped("a_b & 50 % $x$") == r"a\_b \& 50 \% \$x\$"
+    assert escaped("λ ≥ 3 × μ, 1 ± 2 – …") == r"$\lambda$ $\geq$ 3 $\times$ $\mu$, 1 $\pm$ 2 -- \ldots{}"
+    assert escaped("γ\u0303 and x\u0303") == r"$\tilde{\gamma}$ and $\tilde{x}$"
+
+
+def test_long_titles_take_several_lines():
+    lines = latex(["communication, seconds", "accuracy %", "above/below fedavg-ft"], [["a", "-1.5", "b"]]).splitlines()
+    assert lines[2] == (
+        r"\shortstack[l]{\strut communication,\\seconds} & accuracy \% & "
+        r"\shortstack[r]{\strut above/below\\fedavg-ft} \\"
+    )
+    assert lines[4] == r"a & $-$1.5 & b \\"
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_pdflatex_accepts_every_character(tmp_path):
+    table = latex(
+        ["every character that is translated", "value"], [["".join(LATEX) + "γ\u0303", "-1 ± 2"]], bold=[(0, 1)]
+    )
+    (tmp_path / "table.tex").write_text(
+        rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{table}\end{{document}}"
+    )
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"],
+        cwd=tmp_path, capture_output=True, text=True, errors="replace",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "table.pdf").exists()
