@@ -1,4 +1,4 @@
-"""Write the numbers of docs/choosing.md from docs/results/leaderboard.json.
+"""Write the numbers of docs/choosing.md, and one line of README.md, from docs/results/leaderboard.json.
 
     python benchmarks/choosing.py
 
@@ -33,12 +33,12 @@ def numbers(board: dict[str, Any]) -> str:
         f"All numbers below are from [the leaderboard](results/leaderboard.md) (`{board['command']}`): accuracy in % "
         f"of the personal models, mean over clients, over {len(tracks)} tracks. Budget: {board['budget'].rstrip('.')}."
         + (" One seed: small differences mean nothing." if board.get("seeds") == 1 else ""),
-        "### How unlike the clients are",
-        "The best method of each track beside training alone, one model for all, and that model fine-tuned.",
+        "### How different the clients are",
+        "The best method of each track, beside training alone, one model for all, and that model fine-tuned.",
         markdown(["track", "best", "%", *(f"{name} %" for name in REFERENCES)], [_track(t, lines) for t in tracks]),
         "### How much traffic there may be",
-        "The methods with the best mean rank among those that send at most a tenth of what FedAvg sends, and the best "
-        "of all. Traffic is both ways, for each client and round.",
+        "First the methods with the best mean rank among those that send at most a tenth of what FedAvg sends, then "
+        "the best of all. Traffic is both ways, for each client and round.",
         _table(lines, by_name, lambda line: line["megabytes"] <= little),
         _table(lines, by_name, lambda line: True),
         "### If it must be one network for all",
@@ -87,9 +87,27 @@ def page(text: str, board: dict[str, Any]) -> str:
     return f"{before}<!-- numbers -->\n\n{numbers(board)}\n\n<!-- /numbers -->{after}"
 
 
+def readme(text: str, board: dict[str, Any]) -> str:
+    """README with its line about the leaderboard replaced."""
+    lines: list[Line] = board["methods"]
+    first = min(lines, key=lambda line: line["rank"])
+    losers = {line["method"]: line["losers"] for line in lines if line["losers"] is not None}
+    fewest = min(losers, key=lambda name: losers[name])
+    others = ", ".join(f"`{name}` {_percent(losers[name])} %" for name in REFERENCES if name in losers)
+    said = (
+        f"- **Measured.** Of {len(lines)} methods on {len(lines[0]['accuracy'])} tracks, `{first['method']}` has the "
+        f"best mean rank ({first['rank']:.1f}). With `{fewest}`\n  the fewest clients do decidedly worse than alone "
+        f"({_percent(losers[fewest])} %; {others}).\n  [The leaderboard](docs/results/leaderboard.md) says which "
+        "differences are decided."
+    )
+    before, _, rest = text.partition("<!-- numbers -->\n")
+    return f"{before}<!-- numbers -->\n{said}\n<!-- /numbers -->{rest.partition('<!-- /numbers -->')[2]}"
+
+
 def main() -> None:
-    target = DOCS / "choosing.md"
-    target.write_text(page(target.read_text(), json.loads((DOCS / "results" / "leaderboard.json").read_text())))
+    board = json.loads((DOCS / "results" / "leaderboard.json").read_text())
+    for target, made in ((DOCS / "choosing.md", page), (DOCS.parent / "README.md", readme)):
+        target.write_text(made(target.read_text(), board))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The numbers of docs/choosing.md are those of the leaderboard."""
+"""The numbers of docs/choosing.md, and those of README.md, are those of the leaderboard and of the stored runs."""
 
 from __future__ import annotations
 
@@ -9,23 +9,46 @@ from pathlib import Path
 
 import pytest
 
+from fedkin.experiments.cells import Cells
 from fedkin.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "choosing.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def choosing():
-    spec = importlib.util.spec_from_file_location("choosing", ROOT / "benchmarks" / "choosing.py")
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
+@pytest.fixture(scope="module")
+def choosing():
+    return script("choosing")
+
+
 def test_the_page_has_the_numbers_of_the_leaderboard(choosing):
     board = json.loads((ROOT / "docs" / "results" / "leaderboard.json").read_text())
     assert choosing.page(PAGE, board) == PAGE, "run python benchmarks/choosing.py"
+    readme = (ROOT / "README.md").read_text()
+    assert choosing.readme(readme, board) == readme, "run python benchmarks/choosing.py"
+
+
+def test_the_numbers_by_size_are_those_of_the_stored_runs():
+    sizes = script("sizes")
+    assert sizes.page(PAGE, Cells(ROOT / "docs" / "results" / "cells")) == PAGE, "run python benchmarks/sizes.py"
+
+
+def test_a_run_by_size_that_is_missing_is_a_dash(tmp_path):
+    sizes, cells = script("sizes"), Cells(tmp_path)
+    assert "| local | – | – | – |" in sizes.table(cells)
+    for seed, accuracy in enumerate((0.8, 0.9, 1.0)):
+        for lr in sizes.GRID:
+            result = {"personal": [accuracy, accuracy], "validation": [lr], "kept": {}}
+            cells.put(sizes.job("local", 25, lr, seed), result)
+    assert "| local | **90.0 ± 10.0** | – | – |" in sizes.table(cells)
+    assert "has not been run yet" in sizes.table(cells)
 
 
 def test_the_best_of_a_track_and_few_bytes(choosing):
