@@ -27,7 +27,7 @@ class DataFlags:
     data_dir: str | None = None
     """Folder in which the data sets' files are or will be kept; by default the variable FEDKIN_DATA."""
     label: tuple[str, ...] = ("y",)
-    """Own data: name of the column with the labels; of several with --task multilabel or regression."""
+    """Own data: name of the column with the labels; several names with --task multilabel or regression."""
     ignore: tuple[str, ...] = ()
     """Own data: names of columns to leave out."""
     categorical: tuple[str, ...] = ()

@@ -146,7 +146,7 @@ class Federation:
         )
 
     def test(self, client: int) -> Examples:
-        """Only for the scorer."""
+        """A client's test examples. Methods never see them; only the scorer does."""
         return self.examples(client, self.splits[client].test)
 
     @property

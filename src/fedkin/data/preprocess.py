@@ -62,6 +62,8 @@ def pooled(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
 
 @dataclass(frozen=True)
 class Preprocessing:
+    """How tables become the numbers that a network takes: fitted on training examples, stored with the run."""
+
     reading: Reading
     columns: tuple[Column, ...]
     """Columns with the levels that training examples have."""

@@ -62,6 +62,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
+    """Several methods on the same clients: one line for each, and the answer for each client."""
+
     lines: tuple[Line, ...]
     setting: str
     metric: str = "accuracy"

@@ -31,6 +31,8 @@ from fedkin.task import Task, from_config
 
 @dataclass
 class Run:
+    """A run and its results: settings, summary, history, and the personal model of each client."""
+
     config: dict[str, Any]
     summary: dict[str, Any]
     history: History
