@@ -153,6 +153,11 @@ def test_lookup_hints():
         lookup(registry, "fedavrg", "method")
     with pytest.raises(ValueError, match=r"no method 'xyz'. Known"):
         lookup(registry, "xyz", "method")
+    many = registry | {f"other{i}": Entry("a:b", "three") for i in range(30)}
+    with pytest.raises(
+        ValueError, match=r"no data set 'fedavrg'. Did you mean fedavg.*\? `fedkin list datasets` shows all.$"
+    ):
+        lookup(many, "fedavrg", "data set")
 
 
 def test_load_path_keeps_files_of_the_same_name_apart(tmp_path):

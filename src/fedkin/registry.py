@@ -53,6 +53,7 @@ RUN_FLAGS = (
     "wandb",
 )
 
+MANY = 20  # names; an error does not list more
 OWN_MODULE = "fedkin_own_"  # prefix of the modules made from users' files
 
 # Old names of flags, fields, values and arguments, with their new names.
@@ -83,7 +84,12 @@ class Entry:
 def lookup(registry: Mapping[str, Entry], name: str, kind: str) -> Entry:
     if name in registry:
         return registry[name]
-    raise ValueError(f"There is no {kind} '{name}'.{hint(name, registry)} Known: {', '.join(registry)}.")
+    rest = (
+        f"Known: {', '.join(registry)}."
+        if len(registry) <= MANY
+        else f"`fedkin list {kind.replace(' ', '')}s` shows all."
+    )
+    raise ValueError(f"There is no {kind} '{name}'.{hint(name, registry)} {rest}")
 
 
 def hint(name: str, known: Iterable[str], prefix: str = "") -> str:
