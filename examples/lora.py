@@ -45,7 +45,7 @@ def with_lora(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def made_tokens(clients: int = 6, examples: int = 60) -> fedkin.Federation:
-    """Sequences whose class is told by which of three words occurs most; two groups of clients name them otherwise."""
+    """Sequences whose class is the most frequent of three words; two groups of clients name it differently."""
     rng = np.random.default_rng(0)
     x = rng.integers(3, WORDS, (clients * examples, LENGTH))
     client = np.repeat(np.arange(clients), examples)

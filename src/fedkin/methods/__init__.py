@@ -282,7 +282,7 @@ METHODS: dict[str, Entry] = {
     ),
     "fedpac": Entry(
         "fedkin.methods.fedpac:FedPAC",
-        "FedRep with features held at common class centroids and heads combined for each client",
+        "FedRep with features held near common class centroids and heads combined for each client",
     ),
     "fedproto": Entry(
         "fedkin.methods.fedproto:FedProto",

@@ -53,7 +53,7 @@ class FedPAC(Method):
     needs_classes = True
 
     lam: NonNegative = 1.0
-    """λ: how strongly features are held at the global centroids; 0: no alignment."""
+    """λ: how strongly features are held near the global centroids; 0: no alignment."""
     collaborate: bool = True
     """Combine heads by (5). False: each client keeps its own; with lam = 0 that is FedRep."""
     head_epochs: Count = 1

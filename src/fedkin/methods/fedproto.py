@@ -51,7 +51,7 @@ class FedProto(Method):
     needs_classes = True
 
     lam: NonNegative = 1.0
-    """λ: how strongly local prototypes are held at the global ones; 0 with predict_by="head" is Local."""
+    """λ: how strongly local prototypes are held near the global ones; 0 with predict_by="head" is Local."""
     compare: Literal["prototypes", "examples"] = "prototypes"
     """What L_R holds at the prototypes: the class means of a batch (the paper), or every example (authors' code)."""
     predict_by: Literal["prototypes", "head"] = "prototypes"

@@ -87,7 +87,7 @@ class Floco(Method):
                 "its center. Use more rounds or a smaller tau."
             )
         if len(fed.ids) < 2:
-            out.append("floco: a single client has nobody to be told apart from, and uses the center of the simplex.")
+            out.append("floco: regions need at least two clients; a single client uses the center of the simplex.")
         return out
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:

@@ -18,6 +18,8 @@ MOST_CLIENTS = 100  # clients of a heat map
 SHADES = 16
 Matrix = Sequence[Sequence[float | None]]
 
+KEEP = "not kept; to keep it, run it with <code>out=FOLDER</code>"
+
 
 # ---- building blocks
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, best: int | None = None) -> str:
@@ -167,7 +169,7 @@ def run(found: Any) -> str:
     ]
     if summary.get("dropped"):
         facts.append(f"{summary['dropped']} replies dropped")
-    kept = f"kept in <code>{escape(str(found.folder))}</code>" if found.folder is not None else "not kept: no folder"
+    kept = f"kept in <code>{escape(str(found.folder))}</code>" if found.folder is not None else KEEP
     _, _, means = _read(found.history)
     lines = {kind: {r: value for r, (value, _) in means[kind].items()} for kind in ("personal", "received")}
     out = _line(", ".join(facts)) + table((name, "mean", "weighted", "std", "worst 10 %"), rows)
