@@ -16,13 +16,20 @@ def test_special_characters_signs_and_greek_letters():
     assert escaped("γ\u0303 and x\u0303") == r"$\tilde{\gamma}$ and $\tilde{x}$"
 
 
-def test_long_titles_take_several_lines():
-    lines = latex(["communication, seconds", "accuracy %", "above/below fedavg-ft"], [["a", "-1.5", "b"]]).splitlines()
-    assert lines[2] == (
-        r"\shortstack[l]{\strut communication,\\seconds} & accuracy \% & "
-        r"\shortstack[r]{\strut above/below\\fedavg-ft} \\"
+def test_long_titles_of_a_wide_table_take_several_lines():
+    titles = ["a site: accuracy", "received %", "fashion-pathological %", "above/below fedavg-ft", "north (n = 60)"]
+    assert latex(titles, []).splitlines()[2] == (
+        r"a site: accuracy & received \% & fashion-pathological \% & above/below fedavg-ft & north (n = 60) \\"
     )
-    assert lines[4] == r"a & $-$1.5 & b \\"
+    lines = latex([*titles, *["a column"] * 10], [["a", "-1.5", *["b"] * 13]]).splitlines()
+    assert lines[2].split(" & ")[:5] == [
+        r"\shortstack[l]{\strut a site:\\accuracy}",
+        r"received \%",
+        r"\shortstack[r]{\strut fashion-\\pathological \%}",
+        r"\shortstack[r]{\strut above/below\\fedavg-ft}",
+        r"\shortstack[r]{\strut north\\(n = 60)}",
+    ]
+    assert lines[4].startswith(r"a & $-$1.5 & b & ")
 
 
 @pytest.mark.processes

@@ -19,7 +19,8 @@ GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu"
 GREEK += " nu xi pi rho sigma tau upsilon phi chi psi omega"
 LATEX |= {letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθικλμνξπρστυφχψω", GREEK.split(), strict=True)}
 TILDE = re.compile(r"\$(\\\w+)\$\u0303|(\w)\u0303")  # a combining tilde after a letter
-WIDE = 15  # characters of a column's title above which it is set in several lines
+WIDE = 120  # characters of all titles; in a wider table long ones are set in several lines of …
+NARROW = 11  # … characters
 MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 
 
@@ -87,7 +88,8 @@ def csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[str]], bold: Collection[tuple[int, int]] = ()) -> str:
     """A tabular for the package booktabs; `bold` holds (row, column) of the cells to stand out."""
-    titles = " & ".join(_title(title, "r" if i else "l") for i, title in enumerate(header)) + r" \\"
+    broken = sum(map(len, header)) > WIDE
+    titles = " & ".join(_title(t, "r" if i else "l") if broken else escaped(t) for i, t in enumerate(header)) + r" \\"
     lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", titles, r"\midrule"]
     lines += [latex_line(row, [j for at, j in bold if at == i]) for i, row in enumerate(rows)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -99,12 +101,12 @@ def latex_line(cells: Sequence[str], bold: Collection[int] = ()) -> str:
 
 
 def _title(text: str, side: str) -> str:
-    """A column's title; a long one is broken at spaces and after hyphens and slashes."""
-    if len(text) <= WIDE:
+    """A column's title; a long one is broken at spaces and after hyphens and slashes, but not in parentheses."""
+    if len(text) <= NARROW:
         return escaped(text)
     lines = [""]
-    for part in re.findall(r"[^\s/-]+[\s/-]?|[\s/-]", text):
-        if lines[-1] and len(lines[-1] + part.rstrip()) > WIDE:
+    for part in re.findall(r"\([^)]*\)\s?|[^\s/-]+(?:\s%\s?|[\s/-])?|[\s/-]", text):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > NARROW:
             lines.append("")
         lines[-1] += part
     return rf"\shortstack[{side}]{{\strut " + r"\\".join(escaped(line.strip()) for line in lines) + "}"
