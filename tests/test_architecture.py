@@ -39,6 +39,15 @@ def test_every_file_of_the_engine_is_listed():
     assert listed == there
 
 
+def test_the_top_of_the_package_is_listed_and_holds_nothing_else():
+    """Loose modules belong into a room. `fedkin.verify` must stay a function, so no module may have that name."""
+    table = PAGE.split("## The top of the package")[1].split("##")[0]
+    listed = set(re.findall(r"^\| `(\w+\.py)`", table, re.MULTILINE))
+    assert {path.name for path in SOURCE.glob("*.py")} == listed
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir()} | {path.stem for path in SOURCE.glob("*.py")}
+    assert not rooms & set(fedkin.__all__)
+
+
 def walked() -> list[str]:
     """The files of fedkin on the stack, from the command on; calls inside a file count once."""
     frame, files = sys._getframe(2), []

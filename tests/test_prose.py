@@ -56,6 +56,7 @@ def test_readme_counts_the_methods():
     assert len({entry.target for entry in METHODS.values()}) > claimed
 
 
+@pytest.mark.processes
 def test_the_settings_file_of_the_page_can_be_used(tmp_path):
     text = (ROOT / "docs/command-line.md").read_text()
     (tmp_path / "run.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])

@@ -150,9 +150,9 @@ class Server:
     def size(self) -> int:
         return len(self.n)
 
-    def equal_shares(self) -> Tensor:
-        """Each client's share in a model that nobody has trained yet."""
-        return torch.full((self.size,), 1 / self.size)
+    def equal_shares(self, *models: int) -> Tensor:
+        """Each client's share in a model that nobody has trained yet: [clients], or [models, clients]."""
+        return torch.full((*models, self.size), 1 / self.size)
 
     def rng(self, round: int, *tag: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, round, 0x5E21, *tag])

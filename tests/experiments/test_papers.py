@@ -554,6 +554,7 @@ def test_the_time_left_is_learned_from_runs_that_are_done(tmp_path):
     assert status(others, cells, {}).left == pytest.approx(100.0)  # counted alike, on the same data
 
 
+@pytest.mark.processes
 def test_listing_does_not_wait_for_torch():
     code = "import sys; from fedkin.cli.reproduce import command; command(['--list']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -60,9 +60,8 @@ def test_golden(fed, fields, average):
     method = FedSEM(clusters=2, first="random", average=average, **fields)
     got = run(method, fed, participation=0.7)
     answered = [[r.client for r in got.history.select("bytes_up", round=t)] for t in (1, 2, 3)]
-    server_ = SimpleNamespace(size=6, n=fed.sizes, layout=net.layout, initial=lambda k: net.initial)
-    server_.rng = lambda *tag: np.random.default_rng([5, tag[0], 0x5E21, *tag[1:]])
-    first = method.init(server_)["labels"].tolist()
+    there = Server(torch.arange(6), fed.sizes, fed.classes, 5, 0.7, Training(), net.layout, lambda k: net.initial)
+    first = method.init(there)["labels"].tolist()
     assert sorted(np.bincount(first).tolist()) == [3, 3]  # balanced
     centers, label = paper(
         fed, answered, first, clusters=2, size=method.weighting == "size",

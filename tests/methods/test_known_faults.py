@@ -182,14 +182,7 @@ def test_positions_for_ids_lose_clients_from_the_second_split_on():
 
 def test_clusters_of_cfl_cover_every_client_once():
     n, ids = torch.full((8,), 10), torch.arange(8)
-    server = SimpleNamespace(
-        equal_shares=lambda: torch.full((8,), 1 / 8),
-        size=8,
-        ids=ids,
-        n=n,
-        layout=SimpleNamespace(parameters=3),
-        initial=lambda k: torch.zeros(3),
-    )
+    server = Server(ids, n, 2, 0, 1.0, Training(), SimpleNamespace(parameters=3), lambda k: torch.zeros(3))
     cfl = CFL(eps1=0.1, eps2=0.5, scale="absolute", wait=0)
     state = cfl.init(server)
     for updates in (FIRST, SECOND):

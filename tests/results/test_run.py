@@ -142,6 +142,7 @@ def test_damage_is_said(tmp_path):
         fedkin.load(tmp_path / "run")
 
 
+@pytest.mark.processes
 def test_in_a_fresh_process(tmp_path):
     run = trained("knnper", tmp_path / "run")
     x = federation().test(2).x

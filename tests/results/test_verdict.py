@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedkin.results.verdict import Judgment, intervals, judge, spread
+from fedkin.results.verdict import Judgment, half_width, judge, spread
 
 POINT = 0.01
 
@@ -20,6 +20,15 @@ def made(rng, draws: int, seeds: int, clients: int, effect: float, seed_sd: floa
     varies = rng.normal(0, seed_sd, (draws, seeds, 1)) + rng.normal(0, 1.5 * POINT, (draws, seeds, clients))
     gain = np.stack([(effect + varies) / 2, -(effect + varies) / 2], axis=1)
     return both + gain + rng.normal(0, noise, (draws, 2, seeds, clients))
+
+
+def intervals(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and half intervals of many tables of differences [..., seeds, clients] at once, as `judge` has them of one:
+    see `test_judge_is_the_formula`."""
+    seeds, clients = differences.shape[-2:]
+    by_seed, by_client = differences.mean(-1), differences.mean(-2)
+    halves = half_width(by_seed.var(-1, ddof=1) / seeds, by_client.var(-1, ddof=1) / clients, seeds, clients)
+    return by_seed.mean(-1), halves
 
 
 def test_it_finds_two_points_and_rarely_cries_wolf():

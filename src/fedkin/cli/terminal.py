@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.console import Console
 
-WIDTH = 80  # where there is no terminal; the variable COLUMNS changes it
-
 
 def console(width: int | None = None) -> Console:
     made = Console()

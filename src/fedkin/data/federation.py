@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from fedkin.data.split import Split as Split
 from fedkin.data.split import splits as split_all
 from fedkin.maths.divergence import mean_kld
 from fedkin.protocol import Data, Examples
+from fedkin.registry import hint
 
 
 class Population(Protocol):
@@ -243,9 +243,8 @@ def federate(
     arrays = load_data(data, data_dir, **(data_options or {})) if isinstance(data, str) else data
     asked, partition = partition, partition or default_partition(arrays)
     if partition not in PARTITIONS:
-        near = difflib.get_close_matches(partition, PARTITIONS, n=2)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"There is no partition '{partition}'.{hint} Known: {', '.join(PARTITIONS)}.")
+        near = hint(partition, PARTITIONS)
+        raise ValueError(f"There is no partition '{partition}'.{near} Known: {', '.join(PARTITIONS)}.")
     if pool not in ("all", "train"):
         raise ValueError(f"pool='{pool}' must be 'all' (both official parts) or 'train'.")
     if not (0 < test < 1 and 0 <= validation < 1 and test + validation < 1):

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.experiments.declare import Cell, Setting
+from fedkin.results.files import write_bytes
 from fedkin.results.history import History
 
 FOLDER = Path("docs/results/cells")
@@ -95,20 +96,16 @@ class Cells:
         found.pop(job.name, None)
         if failure:
             found[job.name] = failure
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "failures.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        write_bytes(self.folder / "failures.json", (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
 
     def put(self, job: Job, result: Mapping[str, Any]) -> None:
         path = self.path(job)
-        path.parent.mkdir(parents=True, exist_ok=True)
         runs = json.loads(path.read_text())["runs"] if path.exists() else {}
         runs[str(job.seed)] = dict(result)
         fields = {k: v for k, v in job.setting.changed().items() if k not in NO_EFFECT}
         head = f'"method":{_dense(job.method)},\n"setting":{_dense(fields)}'
         lines = ",\n".join(f'"{seed}":{_dense(runs[seed])}' for seed in sorted(runs, key=int))
-        partial = path.with_suffix(".partial")
-        partial.write_text(f'{{{head},\n"runs":{{\n{lines}\n}}}}\n')
-        partial.replace(path)
+        write_bytes(path, f'{{{head},\n"runs":{{\n{lines}\n}}}}\n'.encode())
         self._read[path] = runs
 
 

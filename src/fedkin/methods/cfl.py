@@ -89,7 +89,7 @@ class CFL(Method):
             "models": fed.initial(0)[None],
             "root": fed.initial(0),
             "labels": torch.full((fed.size,), -1),
-            "share": torch.full((1, fed.size), 1 / fed.size),
+            "share": fed.equal_shares(1),
             "root_share": fed.equal_shares(),
             "round": 0,
             "parameters": fed.layout.parameters,

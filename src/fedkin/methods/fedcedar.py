@@ -113,7 +113,7 @@ class FedCEDAR(Method):
             "labels": torch.full((fed.size,), -1),
             "absent": torch.zeros(fed.size, dtype=torch.long),
             "directions": torch.empty(0),
-            "contributions": torch.full((1, fed.size), 1 / fed.size),
+            "contributions": fed.equal_shares(1),
             "graph": torch.ones(1, 1, dtype=torch.float64),
             "cosines": torch.ones(1, 1, dtype=torch.float64),
             "parameters": fed.layout.parameters,

@@ -71,7 +71,7 @@ class FedGroup(Method):
             "initial": fed.initial(0),
             "directions": torch.zeros(0, fed.layout.parameters),
             "labels": torch.full((fed.size,), -1),
-            "share": torch.full((1, fed.size), 1 / fed.size),
+            "share": fed.equal_shares(1),
         }
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:

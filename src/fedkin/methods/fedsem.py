@@ -79,7 +79,7 @@ class FedSEM(Method):
         state: State = {
             "centers": fed.initial(0).repeat(self.clusters, 1),
             "labels": balanced if self.first == "random" else torch.full((fed.size,), -1),
-            "share": torch.full((self.clusters, fed.size), 1 / fed.size),
+            "share": fed.equal_shares(self.clusters),
             "known": torch.zeros(fed.size, dtype=torch.bool),
             "n": fed.n if self.weighting == "size" else torch.ones_like(fed.n),
             "looked_at": looked_at[looked_at < fed.layout.parameters],

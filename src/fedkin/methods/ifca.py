@@ -71,7 +71,7 @@ class IFCA(Method):
         return {
             "models": models,
             "labels": torch.full((fed.size,), -1),
-            "share": torch.full((self.clusters, fed.size), 1 / fed.size),
+            "share": fed.equal_shares(self.clusters),
             "body_share": fed.equal_shares(),
             "body": body,
             "head": fed.layout.head,

@@ -91,14 +91,6 @@ def half_width(between_seeds: Numbers, between_clients: Numbers, seeds: int, cli
     return half
 
 
-def intervals(differences: Numbers) -> tuple[Numbers, Numbers]:
-    """Means and half intervals of many tables of differences [..., seeds, clients] at once, with no gaps."""
-    seeds, clients = differences.shape[-2:]
-    by_seed, by_client = differences.mean(-1), differences.mean(-2)
-    halves = half_width(by_seed.var(-1, ddof=1) / seeds, by_client.var(-1, ddof=1) / clients, seeds, clients)
-    return by_seed.mean(-1), halves
-
-
 def average(values: Numbers) -> Numbers:
     out: Numbers = np.nanmean(values, axis=-1)
     return out

@@ -111,9 +111,7 @@ class PFLIC(Method):
                 "losses": torch.zeros(fed.size, dtype=torch.double),
                 "times": torch.zeros(fed.size, dtype=torch.long),
                 "turns": torch.zeros(fed.size, dtype=torch.long),
-                "contributions": torch.full(
-                    (self.clusters + 1, fed.size), 1 / fed.size
-                ),  # last row: of the shared layers
+                "contributions": fed.equal_shares(self.clusters + 1),  # last row: of the shared layers
                 "rho": self.rho or fed.participation,
                 "cal": 3 * passes,
             }
