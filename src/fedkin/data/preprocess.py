@@ -72,6 +72,8 @@ class Preprocessing:
     classes: tuple[str, ...] = ()
     """What the classes are called in the data; empty in a regression."""
     task: TaskKind = "classification"
+    targets: tuple[Scale, ...] = ()
+    """Mean and standard deviation of each target of a regression, if separate sites shared them."""
 
     @property
     def fit(self) -> Fit:
@@ -188,6 +190,7 @@ class Preprocessing:
                 for c, indicator in zip(self.columns, self.indicators)
             ],
             "scales": {client: [list(scale) for scale in own] for client, own in self.scales.items()},
+            **({"targets": [list(target) for target in self.targets]} if self.targets else {}),
         }
 
     @classmethod
@@ -205,6 +208,7 @@ class Preprocessing:
             {client: tuple((m, f) for m, f in own) for client, own in stored["scales"].items()},
             tuple(stored["classes"]),
             stored["task"],
+            tuple((mean, deviation) for mean, deviation in stored.get("targets", ())),
         )
 
 
@@ -263,9 +267,10 @@ def shared(
     *,
     classes: Sequence[str] = (),
     task: TaskKind = "classification",
+    targets: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """A site's statistics as plain data to send. With "each" they say of a number column only whether it has cells and
-    whether some are missing."""
+    whether some are missing, and of a target only its name."""
     out = []
     for column, s in zip(columns, measured):
         entry: dict[str, Any] = {"name": column.name, "kind": column.kind, "levels": list(s.levels)}
@@ -274,7 +279,20 @@ def shared(
         else:
             entry |= {"known": int(s.known > 0), "missing": int(s.missing > 0)}
         out.append(entry)
-    return {"columns": out, "classes": list(classes), "task": task}
+    told = [dict(target) if how == "sites" else {"name": target["name"]} for target in targets]
+    return {"columns": out, "classes": list(classes), "task": task, "targets": told}
+
+
+def target_statistics(y: NDArray[Any], names: Sequence[str], task: TaskKind) -> list[dict[str, Any]]:
+    """Statistics of the targets of training examples: of a regression their means and variances, of several labels
+    their names alone."""
+    columns = y.reshape(len(y), -1).astype(np.float64).T
+    if task != "regression":
+        return [{"name": name} for name in names]
+    return [
+        {"name": name, "known": len(column), "mean": float(column.mean()), "variance": float(column.var())}
+        for name, column in zip(names, columns)
+    ]
 
 
 def agreed(by_site: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Reading) -> Preprocessing:
@@ -294,6 +312,10 @@ def agreed(by_site: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Readi
                 problems.add("it is numbers at one site and texts at another", source=site, column=name)
         if own["task"] != first["task"]:
             problems.add(f"its task is {own['task']}, that of others {first['task']}", source=site)
+        if (count := len(own["targets"])) != len(first["targets"]):
+            problems.add(f"it has {count} targets, others {len(first['targets'])}", source=site)
+        elif count > 1 and [t["name"] for t in own["targets"]] != [t["name"] for t in first["targets"]]:
+            problems.add("its targets have other names or another order than those of others", source=site)
     classes = _all_classes([tuple(own["classes"]) for own in by_site.values()], problems)
     problems.check("The sites' data")
     columns = [Column(name, "category" if kinds.get(name) == "category" else "number") for name in names]
@@ -305,7 +327,18 @@ def agreed(by_site: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Readi
         for site, own in by_site.items()
     }
     made = fitted(columns, statistics, how, reading=reading, classes=classes, task=first["task"])
-    return made if how == "sites" else replace(made, scales={})
+    if how == "each":
+        return replace(made, scales={})
+    return replace(made, targets=_pooled_targets([own["targets"] for own in by_site.values()], first["task"]))
+
+
+def _pooled_targets(by_site: Sequence[Sequence[Mapping[str, Any]]], task: TaskKind) -> tuple[Scale, ...]:
+    if task != "regression":
+        return ()
+    whole = [
+        pooled([ColumnStatistics(t["known"], 0, t["mean"], t["variance"]) for t in parts]) for parts in zip(*by_site)
+    ]
+    return tuple((s.mean, float(np.sqrt(s.variance)) or 1.0) for s in whole)
 
 
 def _all_classes(parts: Sequence[tuple[str, ...]], problems: Problems) -> tuple[str, ...]:
