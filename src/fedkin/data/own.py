@@ -19,6 +19,7 @@ from fedkin.data.table import TABLE_FILES, Problems, Table, read_table
 from fedkin.data.table import from_frame as table_of_frame
 
 FILES = (".npz", *TABLE_FILES)
+SHEETS = (".xlsx", ".xls", ".xlsm", ".ods")  # leaving a hospital out would go unnoticed
 _WHICH = "; say which column is the label: label='…', --label …"
 TASKS = ("classification", "regression", "multilabel")
 Names = str | Sequence[str]
@@ -82,6 +83,8 @@ def from_folder(
     if not root.is_dir():
         raise ValueError(f"There is no folder {root}.")
     files = sorted(p for p in root.iterdir() if p.suffix.lower() in FILES and not p.name.startswith("."))
+    if sheets := sorted(p.name for p in root.iterdir() if p.suffix.lower() in SHEETS and p.name[0] not in ".~"):
+        raise ValueError(f"{root} holds {', '.join(sheets[:4])}: spreadsheets are not read; save each as .csv.")
     if not files:
         raise ValueError(f"{root} holds no {', no '.join(FILES)} file: one for each client is expected.")
     if len({path.stem for path in files}) < len(files):
@@ -297,8 +300,11 @@ def _plain(reading: Reading) -> dict[str, Any]:
     return {"label": label, **several, "decimal": reading.decimal}
 
 
-def from_table(table: Table, client: Any, reading: Reading, task: TaskKind, ordered: bool) -> Arrays:
-    """One table with the examples of all clients; the column `client` names the client of each."""
+def from_table(
+    table: Table, client: Any, reading: Reading, task: TaskKind, ordered: bool, *, classes: Sequence[str] = ()
+) -> Arrays:
+    """One table with the examples of all clients; the column `client` names the client of each. `classes` are the
+    names of the classes in their order, if the data says so."""
     problems = Problems()
     _check_task(task)
     for option, name in (*(("label", name) for name in reading.labels), ("client", client)):
@@ -324,7 +330,7 @@ def from_table(table: Table, client: Any, reading: Reading, task: TaskKind, orde
         own = {k: v for k, v in table.columns.items() if k != client}
         table = Table(table.source, own, table.rows, table.unusable, table.categories)
     columns = infer([table], reading, problems)
-    made = labels([table], reading, task, problems)
+    made = labels([table], reading, task, problems, known=classes)
     encoded = codes(table, columns, reading, Problems())
     problems.check(table.source)
     return _arrays(encoded, made, columns, reading, task, ordered, group, names, {})
