@@ -133,6 +133,17 @@ def test_formats_may_differ_between_sites(tmp_path):
     assert arrays.columns[2].levels == ("x, y", "z")
 
 
+@pytest.mark.parametrize("option", ["client", "label", "ignore", "categorical"])
+@pytest.mark.parametrize("kind", ["series", "array", "list"])
+def test_a_column_given_in_place_of_its_name_is_not_shown(option, kind):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.DataFrame({"age": range(6), "who": ["SECRET-1", "SECRET-2"] * 3, "y": [0, 1] * 3})
+    given = {"series": frame["who"], "array": frame["who"].to_numpy(), "list": frame["age"].tolist()}[kind]
+    with pytest.raises(ValueError, match=f"{option} must be (a name or a list of names|the name of a column)") as told:
+        from_frame(frame, **{option: given})
+    assert "SECRET" not in str(told.value)
+
+
 def test_booleans_with_gaps_are_numbers_in_training_and_in_use():
     """A frame holds them as objects once a cell is missing."""
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")

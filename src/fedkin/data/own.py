@@ -282,11 +282,19 @@ def _as_table(
 def make_reading(label: Names, ignore: Names, categorical: Names, missing: Names, decimal: Decimal) -> Reading:
     if decimal not in ("auto", ".", ","):
         raise ValueError(f"decimal='{decimal}' must be 'auto', '.' or ','.")
-    several = [(v,) if isinstance(v, str) else tuple(v) for v in (ignore, categorical, missing)]
-    labels = (label,) if isinstance(label, str) else tuple(label)
+    several = [_named("ignore", ignore), _named("categorical", categorical), _named("missing", missing)]
+    labels = _named("label", label)
     if not labels or len(set(labels)) < len(labels):
-        raise ValueError(f"label={label!r} must name at least one column, and each once.")
+        raise ValueError("label must name at least one column, and each once.")
     return Reading(labels[0] if len(labels) == 1 else labels, several[0], several[1], several[2], decimal)
+
+
+def _named(option: str, given: Any) -> tuple[str, ...]:
+    """One name or several. Whoever gives a column itself must not see its cells in a message."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple | set) else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{option} must be a name or a list of names; it is a {type(given).__name__}.")
+    return tuple(map(str, names))
 
 
 def _check_task(task: str) -> None:
@@ -307,6 +315,8 @@ def from_table(
     names of the classes in their order, if the data says so."""
     problems = Problems()
     _check_task(task)
+    if client is not None and not isinstance(client, str):
+        raise ValueError(f"client must be the name of a column; it is a {type(client).__name__}.")
     for option, name in (*(("label", name) for name in reading.labels), ("client", client)):
         if name is not None and name not in (*table.columns, *table.unusable):
             near = difflib.get_close_matches(str(name), table.columns, n=1)
