@@ -279,7 +279,7 @@ def test_everything_wrong_with_a_folder_is_said_at_once(tmp_path):
 
 def test_ignored_columns_do_not_count(tmp_path):
     (tmp_path / "a.csv").write_text("id,p,y\nA17,1,0\n")
-    (tmp_path / "b.csv").write_text("p,note,y\n1,fine,0\n")
+    (tmp_path / "b.csv").write_text("p,note,y\n1,fine,1\n")
     arrays = from_folder(tmp_path, ignore=["id", "note"])
     assert [c.name for c in arrays.columns] == ["p"]
 

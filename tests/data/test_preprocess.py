@@ -270,6 +270,7 @@ def test_only_what_is_said_is_shared(folder):
         ],
         "classes": ["no", "yes"],
         "task": "classification",
+        "targets": [],
     }
     assert sites["columns"][0].keys() == {"name", "kind", "levels", "known", "missing", "mean", "variance"}
 
