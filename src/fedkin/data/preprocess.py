@@ -23,6 +23,7 @@ from fedkin.data.table import DataError, Problems, Table, from_frame, read_table
 Fit = Literal["each", "sites"]
 Scale = tuple[float, float]
 """Mean and factor of a number column: a value x becomes (x - mean) * factor."""
+FEWEST = 3  # cells of which a mean and a variance may be shared: those of two numbers give both
 ALL = ""  # key of the scales that all clients share
 
 
@@ -49,6 +50,14 @@ def statistics(table: Floats, columns: Sequence[Column]) -> tuple[ColumnStatisti
             found = found._replace(mean=float(there.mean()), variance=float(there.var()))
         out.append(found)
     return tuple(out)
+
+
+def tellable(own: ColumnStatistics) -> ColumnStatistics:
+    """What may be told of a number column: a mean and a variance of one or two cells would give them away, so these
+    cells count as missing."""
+    if own.levels or own.known >= FEWEST:
+        return own
+    return ColumnStatistics(0, own.known + own.missing)
 
 
 def pooled(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
@@ -241,7 +250,8 @@ def fitted(
         raise ValueError(
             f"fit='{how}' must be 'each' (a site scales by its own statistics) or 'sites' (by pooled ones)."
         )
-    whole = [pooled(parts) for parts in zip(*by_client.values())]
+    told = [map(tellable, own) if how == "sites" else own for own in by_client.values()]
+    whole = [pooled(parts) for parts in zip(*told)]
     problems = Problems()
     for column, s in zip(columns, whole):
         if not s.known:
@@ -275,6 +285,7 @@ def shared(
     for column, s in zip(columns, measured):
         entry: dict[str, Any] = {"name": column.name, "kind": column.kind, "levels": list(s.levels)}
         if how == "sites":
+            s = tellable(s)
             entry |= {"known": s.known, "missing": s.missing, "mean": s.mean, "variance": s.variance}
         else:
             entry |= {"known": int(s.known > 0), "missing": int(s.missing > 0)}
@@ -289,6 +300,8 @@ def target_statistics(y: NDArray[Any], names: Sequence[str], task: TaskKind) -> 
     columns = y.reshape(len(y), -1).astype(np.float64).T
     if task != "regression":
         return [{"name": name} for name in names]
+    if len(y) < FEWEST:  # as in `tellable`
+        return [{"name": name, "known": 0, "mean": 0.0, "variance": 0.0} for name in names]
     return [
         {"name": name, "known": len(column), "mean": float(column.mean()), "variance": float(column.var())}
         for name, column in zip(names, columns)
