@@ -44,13 +44,13 @@ def made_files() -> None:
         with open(path, "w", newline="") as file:
             writer = csv.DictWriter(file, order, extrasaction="ignore")
             writer.writeheader()
-            writer.writerows(patients(count))
+            writer.writerows({**cells, "patient": f"P-{k:03}"} for k, cells in enumerate(patients(count)))
 
     Path("hospitals").mkdir()
     for name, count in HOSPITALS.items():
         write(f"hospitals/{name}.csv", count, [*columns, "disease"])
     write("east.csv", 50, [*columns, "disease"])
-    write("new.csv", 10, columns[::-1])
+    write("new.csv", 10, [*columns[::-1], "patient"])
 
 
 @pytest.mark.parametrize("source", ["made", "heart"])
@@ -80,5 +80,6 @@ def test_every_block_runs(source, tmp_path, monkeypatch, capsys, real_data):
     for name in HOSPITALS:
         assert re.search(rf"^{name}: .*chosen on ", shown, re.MULTILINE), "a recommendation for each hospital"
     assert re.search(r"^east: expect auc 0\.\d+|^east: expect auc 1\.000", shown, re.MULTILINE)
-    assert len(Path("predictions.csv").read_text().splitlines()) == 11
+    written = list(csv.DictReader(Path("predictions.csv").read_text().splitlines()))
+    assert [line["patient"] for line in written] == [f"P-{k:03}" for k in range(10)]
     assert len(Path("east-predictions.csv").read_text().splitlines()) == 11

@@ -36,6 +36,13 @@ class Metric(NamedTuple):
     how often each example is in a draw. Without it, `compute` is called for each draw."""
     both: bool = False
     """Does it compare classes, so that it needs several examples of each?"""
+    least: float = -np.inf
+    most: float = np.inf
+    """The range of a metric that is not a fraction."""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        return (0.0, 1.0) if self.percent else (self.least, self.most)
 
     def on_draws(self, outputs: Array, targets: Array, counts: Array) -> Array:
         """The metric on each draw of the examples; NaN if it is not defined."""
@@ -127,7 +134,7 @@ class Classification(Task):
         "balanced_accuracy": Metric(metrics.balanced_accuracy, resampled=metrics.balanced_accuracy_on, both=True),
         "f1": Metric(metrics.f1, resampled=metrics.f1_on, both=True),
         "auc": Metric(metrics.auc, resampled=metrics.auc_on, both=True),
-        "log_loss": Metric(metrics.log_loss, higher=False, percent=False),
+        "log_loss": Metric(metrics.log_loss, higher=False, percent=False, least=0.0),
         "calibration_error": Metric(metrics.calibration_error, higher=False),
     }
 
@@ -172,9 +179,9 @@ class Regression(Task):
 
     kind = "regression"
     known = {
-        "rmse": Metric(metrics.rmse, higher=False, percent=False),
-        "mae": Metric(metrics.mae, higher=False, percent=False),
-        "r2": Metric(metrics.r2, percent=False),
+        "rmse": Metric(metrics.rmse, higher=False, percent=False, least=0.0),
+        "mae": Metric(metrics.mae, higher=False, percent=False, least=0.0),
+        "r2": Metric(metrics.r2, percent=False, most=1.0),
     }
 
     center: tuple[float, ...] = ()

@@ -117,7 +117,7 @@ def test_ordered_examples_are_cut_in_time_however_they_are_spread(samples):
 
 def test_one_example_is_too_few():
     arrays = from_arrays(np.zeros((5, 1)), [0] * 5, client=list("aaaab"))
-    with pytest.raises(ValueError, match=r"Client 1 has 1 examples; .*use fewer clients, or leave its examples out"):
+    with pytest.raises(ValueError, match=r"Client b has 1 examples; .*use fewer clients, or leave its examples out"):
         federate(arrays, partition="by_group")
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+import fedkin
 from fedkin.data import Arrays, from_arrays, from_dataset, from_file, from_folder, from_frame, npz
 from fedkin.data.federation import federate
 from fedkin.data.table import DataError
@@ -278,7 +279,7 @@ def test_everything_wrong_with_a_folder_is_said_at_once(tmp_path):
 
 def test_ignored_columns_do_not_count(tmp_path):
     (tmp_path / "a.csv").write_text("id,p,y\nA17,1,0\n")
-    (tmp_path / "b.csv").write_text("p,note,y\n1,fine,0\n")
+    (tmp_path / "b.csv").write_text("p,note,y\n1,fine,1\n")
     arrays = from_folder(tmp_path, ignore=["id", "note"])
     assert [c.name for c in arrays.columns] == ["p"]
 
@@ -545,6 +546,59 @@ def test_from_hugging_face_data_sets():
         from_dataset(tokens, client="who", inputs="ids")
     with pytest.raises(ValueError, match="given: colour"):
         from_dataset(table, client="site", colour=1)
+
+
+HOSPITALS = {
+    "age": [50, None, 61, 40, 39, 70], "sex": ["m", "f", None, "f", "m", "f"],
+    "smoker": [True, False, None, True, True, False], "site": [1, 1, 1, 0, 0, 0], "label": [1, 0, 1, 0, 1, 0],
+}  # fmt: skip
+
+
+def test_real_hugging_face_data_sets(tmp_path):
+    """The package itself, whose columns, formats and features a stand-in does not have."""
+    datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed: pip install datasets")
+    names = {"site": ["south", "north"], "label": ["well", "ill"]}  # neither is in sorted order
+    types = {"age": datasets.Value("int64"), "sex": datasets.Value("string"), "smoker": datasets.Value("bool")}
+    types |= {name: datasets.ClassLabel(names=own) for name, own in names.items()}
+    hospitals = datasets.Dataset.from_dict(HOSPITALS, features=datasets.Features(types))
+    for kind in (None, "numpy", "torch", "pandas"):  # what the user set for other purposes
+        arrays = from_dataset(hospitals.with_format(kind), client="site")
+        assert [(c.name, c.kind) for c in arrays.columns] == [
+            ("age", "number"), ("sex", "category"), ("smoker", "number"),
+        ]  # fmt: skip
+        assert (arrays.names, arrays.group.tolist()) == (("north", "south"), [0, 0, 0, 1, 1, 1])
+        assert (arrays.class_names, arrays.y.tolist()) == (("well", "ill"), HOSPITALS["label"])
+    parts = {"b": hospitals.select(range(3)), "a": hospitals.select(range(3, 6))}
+    by_client = from_dataset(parts, ignore="site")
+    assert (by_client.names, by_client.group.tolist()) == (("a", "b"), [1, 1, 1, 0, 0, 0])
+    with pytest.raises(ValueError, match="holds splits \\(train, test\\), not clients"):
+        from_dataset(datasets.DatasetDict(train=hospitals, test=hospitals), client="site")
+    with pytest.raises(ValueError, match="must be the name of the column") as told:
+        from_dataset(hospitals, client=["SECRET"] * 6)
+    assert "SECRET" not in str(told.value)
+    unlabeled = datasets.Dataset.from_dict({**HOSPITALS, "label": [1, -1, 1, 0, 1, 0]}, features=hospitals.features)
+    with pytest.raises(ValueError, match="column 'label', row 1: the label is missing"):
+        from_dataset(unlabeled, client="site")
+    # arrays: tokens and images
+    tokens = datasets.Dataset.from_dict(
+        {"ids": [[k, k + 1] for k in range(6)], "label": [0, 1] * 3, "site": list("nnnsss")}
+    )
+    tokens = tokens.cast_column("label", datasets.ClassLabel(names=["spam", "ham"]))
+    arrays = from_dataset(tokens.with_format("torch"), client="site", inputs="ids")
+    assert (arrays.x.dtype, arrays.class_names, arrays.y.tolist()) == (np.int64, ("spam", "ham"), [0, 1] * 3)
+    pictures = [np.full((4, 5, 3), v, np.uint8) for v in (0, 51, 255)]
+    types = {"image": datasets.Image(), "label": datasets.Value("int64")}
+    images = datasets.Dataset.from_dict({"image": pictures, "label": [0, 1, 0]}, features=datasets.Features(types))
+    arrays = from_dataset(images, inputs="image")
+    np.testing.assert_allclose(arrays.x[:, 0, 0, 0], [0, 0.2, 1])
+    gap = datasets.Dataset.from_dict({"x": [[1.0]] * 5 + [None], "label": [0, 1] * 3, "site": list("nnnsss")})
+    with pytest.raises(ValueError, match="Column 'x' is empty in 1 examples"):
+        from_dataset(gap, client="site", inputs="x")
+    # and the whole way to a model
+    many = datasets.concatenate_datasets([hospitals] * 10)
+    made = fedkin.run("fedavg", federate(from_dataset(many, client="site")), rounds=1, out=tmp_path / "run")
+    assert made.clients == ("north", "south")
+    assert set(made.predict("north", many.to_pandas()[:4].assign(label=0))) <= {"well", "ill"}
 
 
 # ---- the whole way

@@ -270,8 +270,25 @@ def test_only_what_is_said_is_shared(folder):
         ],
         "classes": ["no", "yes"],
         "task": "classification",
+        "targets": [],
     }
     assert sites["columns"][0].keys() == {"name", "kind", "levels", "known", "missing", "mean", "variance"}
+
+
+@pytest.mark.parametrize("fit", ["each", "sites"])
+def test_a_mean_that_would_be_a_cell_is_not_shared(tmp_path, fit):
+    """Seen in `heart`: one hospital has a single known cell in a column, and its mean is that cell."""
+    rows = [f"{k},{'4711.25' if k in (3, 8) else ''},{k % 2}" for k in range(20)]
+    (tmp_path / "a.csv").write_text("age,rare,y\n" + "\n".join(rows) + "\n")
+    told = site_statistics(from_file(tmp_path / "a.csv"), fit=fit, test=0.05, validation=0.0)
+    assert "4711" not in json.dumps(told)
+    age, rare = told["columns"]
+    if fit == "sites":
+        assert (rare["known"], rare["mean"], rare["variance"]) == (0, 0.0, 0.0)
+        assert age["known"] + age["missing"] == rare["known"] + rare["missing"]
+    (tmp_path / "b.csv").write_text("age,cost\n" + "".join(f"{k},47.25\n" for k in range(3)))
+    told = site_statistics(from_file(tmp_path / "b.csv", label="cost", task="regression"), fit=fit, test=0.3)
+    assert "47.25" not in json.dumps(told)
 
 
 def test_sites_that_do_not_fit_together(folder, tmp_path):

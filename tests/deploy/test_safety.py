@@ -167,7 +167,7 @@ def test_a_site_shares_no_more_than_its_file_allows(tmp_path, data):  # noqa: F8
 )  # fmt: skip
 def test_statistics_out_of_range_are_refused(change):
     column = {"name": "size", "kind": "number", "levels": [], "known": 3, "missing": 0, "mean": 1.0, "variance": 2.0}
-    statistics = {"columns": [column], "classes": ["no", "yes"], "task": "classification"}
+    statistics = {"columns": [column], "classes": ["no", "yes"], "task": "classification", "targets": []}
     assert codec.decode_statistics(codec.encode_text(json.dumps(statistics))) == statistics
     with pytest.raises(Malformed, match="statistics"):
         codec.decode_statistics(codec.encode_text(json.dumps({**statistics, "columns": [{**column, **change}]})))
@@ -342,4 +342,4 @@ def test_predict_works_on_a_sites_own_disk(tmp_path, data, capsys):  # noqa: F81
 def test_introduce_tells_counts_alone(config):
     info = introduce(config)
     assert set(info._asdict()) == {"client", "data", "shape", "columns", "classes", "train", "validation", "test",
-                                   "error"}  # fmt: skip
+                                   "error", "task", "outputs"}  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -21,6 +22,9 @@ class PredictFlags:
     """Name of the client whose model is used."""
     data: Path | None = None
     """New examples: a table with the columns of the run, in any order (.csv, .tsv, .parquet), or .npy, .npz."""
+    keep: tuple[str, ...] = ()
+    """Columns of the table to write beside the predictions, such as a patient's number; also ones that the run
+    ignored."""
     out: Path | None = None
     """Write the predictions to this .csv file; by default they are printed."""
 
@@ -31,29 +35,16 @@ def command(words: list[str]) -> int:
     run = opened(names, "predict")
     if flags.data is None or not flags.client:
         raise UserError(f"predict needs --client NAME (one of {', '.join(run.clients[:8])}) and --data FILE.")
-    x = examples(flags.data)
-    found = run.predict(flags.client, x)
-    inputs = run.config["inputs"]
-    header, columns = ["prediction"], [found.tolist()]
-    numbers = [str(i) for i in range(inputs["outputs"])]
-    named = inputs["class_names"] if run.task.has_classes else inputs.get("targets")
-    if found.ndim == 2:  # several labels, or several numbers
-        named = named if named and len(named) == found.shape[1] else numbers
-        header, columns = [f"prediction of {name}" for name in named], found.T.tolist()
-    if found.dtype.kind == "f":
-        columns = [[f"{value:.7g}" for value in column] for column in columns]
-    if run.task.has_classes or run.task.kind == "multilabel":
-        chances = run.predict_proba(flags.client, x)
-        header += [f"probability of {name}" for name in named or numbers]
-        columns += [[f"{p:.6g}" for p in column] for column in chances.T.tolist()]
-    if flags.out is None:
-        _write(sys.stdout, header, columns)
-        return 0
-    if flags.out.resolve() == flags.data.resolve():
+    if flags.out is not None and flags.out.resolve() == flags.data.resolve():
         raise UserError(f"--out {flags.out} is the file with the examples: name another one.")
+    found = run.predictions(flags.client, examples(flags.data), keep=flags.keep)
+    if flags.out is None:
+        _write(sys.stdout, found, flags.keep)
+        return 0
     with open(flags.out, "w", newline="") as file:
-        _write(file, header, columns)
-    print(f"{len(found)} predictions of {flags.client}'s model are in {flags.out}.")
+        _write(file, found, flags.keep)
+    count = len(next(iter(found.values())))
+    print(f"{count} predictions of {flags.client}'s model are in {flags.out}.")
     return 0
 
 
@@ -81,7 +72,11 @@ def examples(path: Path) -> Any:
     return path
 
 
-def _write(file: TextIO, header: list[str], columns: list[list[Any]]) -> None:
+def _write(file: TextIO, table: Mapping[str, Sequence[Any]], kept: Sequence[str]) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(zip(*columns))
+    writer.writerow(table)
+    writer.writerows(zip(*(column if name in kept else map(_shown, column) for name, column in table.items())))
+
+
+def _shown(value: Any) -> Any:
+    return f"{value:.7g}" if isinstance(value, float) else value

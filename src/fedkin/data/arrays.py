@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedkin.data.cells import Reading
 from fedkin.data.encode import Column
+from fedkin.data.labels import TaskKind
 
 Ints = NDArray[np.int64]
 
@@ -52,6 +53,11 @@ class Arrays:
     """The targets say of each of several labels whether it is there."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """Arguments with which `load("own", …)` reads this data again."""
+
+    @property
+    def task(self) -> TaskKind:
+        """The kind of the targets."""
+        return "classification" if self.classes else "multilabel" if self.multilabel else "regression"
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):

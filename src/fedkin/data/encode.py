@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from fedkin.data.labels import FEW, MOST_CLASSES
 from fedkin.data.table import DataWarning, Problems, Table
 
 MOST_LEVELS = 100  # of a text column that was not declared categorical: more look like an identifier
+DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}(?:[ T].*)?")
+MEASURE = re.compile(r"[<>≤≥~]?\s*[+-]?\d+(?:[.,]\d+)?\s*\D{0,12}")  # 120 mmHg, 30%, <5
 MANY = 50  # so many whole numbers, all different, look like an identifier
 
 
@@ -91,7 +94,8 @@ def _column(
             check_size(name, table, r, problems)
         _check_identifier(name, read)
         return Column(name, "number")
-    if not declared and numbers:
+    mixed = not declared and numbers > 0
+    if mixed:
         for table, r in zip(tables, read):
             # the minority is the mistake: texts among numbers, or numbers among texts
             wrong = r.text if texts <= numbers else np.isfinite(r.values)
@@ -106,7 +110,11 @@ def _column(
                 )
     levels = sorted({level for r in read for level, gone in zip(r.levels, r.missing) if not gone}, key=level_order)
     most = MOST_CLASSES if declared else min(MOST_LEVELS, max(FEW, (texts + numbers) // 2))
-    if len(levels) > most:
+    if not declared and (looks := _looks(levels)) and not mixed:
+        problems.add(
+            f"column '{name}' {looks}, or ignore it (ignore='{name}', --ignore {name}), or call it categorical"
+        )
+    elif len(levels) > most and not mixed:
         problems.add(
             f"column '{name}' has {len(levels)} different texts. Is it an identifier, a date or a comment? Ignore it "
             f"(ignore='{name}', --ignore {name}), or call it categorical"
@@ -114,6 +122,19 @@ def _column(
     if not declared:
         check_case(name, tables, read, problems)
     return Column(name, "category", tuple(levels))
+
+
+def _looks(levels: Sequence[str]) -> str:
+    """What texts are instead of categories, and what to do about it; empty if they may be categories."""
+
+    def most(pattern: re.Pattern[str]) -> bool:
+        return 10 * sum(pattern.fullmatch(level) is not None for level in levels) >= 9 * len(levels) > 0
+
+    if most(DATE):
+        return "holds dates; make a number of them (an age, days since a visit)"
+    if len(levels) > FEW and most(MEASURE):
+        return "holds numbers with a unit or a sign; write the numbers alone"
+    return ""
 
 
 def _check_identifier(name: str, read: Sequence[ReadColumn]) -> None:

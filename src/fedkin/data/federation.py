@@ -15,9 +15,8 @@ from torch import Tensor
 
 from fedkin.data import Arrays, default_partition
 from fedkin.data import load as load_data
-from fedkin.data.labels import TaskKind
 from fedkin.data.partition import BY_LABEL, PARTITIONS, Ints, Partition
-from fedkin.data.preprocess import Fit, Preprocessing, fitted, shared, statistics
+from fedkin.data.preprocess import Fit, Preprocessing, fitted, shared, statistics, target_statistics
 from fedkin.data.shift import shifted
 from fedkin.data.split import Split as Split
 from fedkin.data.split import splits as split_all
@@ -107,10 +106,12 @@ class Federation:
 
     @property
     def schema(self) -> tuple[str, ...]:
-        """What must be the same at all sites of a table: features in their order, and classes that have names."""
+        """What must be the same at all sites of a table: features in their order, names of classes or of several
+        targets."""
         if self.preprocessing is None:
             return ()
-        classes = self.preprocessing.classes
+        targets = self.preprocessing.reading.labels
+        classes = self.preprocessing.classes or (targets if len(targets) > 1 else ())
         numbered = classes == tuple(map(str, range(len(classes))))
         return (*self.preprocessing.feature_names, *(() if numbered else (f"label={name}" for name in classes)))
 
@@ -307,16 +308,13 @@ def site_statistics(
     everything = Partition((np.arange(len(arrays.y)),))
     (split,) = split_all(arrays, everything, _labels(arrays), arrays.names, test, validation, None, seed)
     measured = statistics(arrays.x[split.train], arrays.columns)
-    return shared(arrays.columns, measured, fit, classes=arrays.class_names, task=_task(arrays))
+    targets = [] if arrays.classes else target_statistics(arrays.y[split.train], arrays.reading.labels, arrays.task)
+    return shared(arrays.columns, measured, fit, classes=arrays.class_names, task=arrays.task, targets=targets)
 
 
 def _labels(arrays: Arrays) -> Ints:
     """Labels to spread and to split by: all the same in a regression."""
     return arrays.y if arrays.classes else np.zeros(len(arrays.y), np.int64)
-
-
-def _task(arrays: Arrays) -> TaskKind:
-    return "classification" if arrays.classes else "multilabel" if arrays.multilabel else "regression"
 
 
 def _check_partition(
@@ -358,7 +356,7 @@ def _preprocessing(
     if given is None:
         measured = {name: statistics(arrays.x[split.train], arrays.columns) for name, split in zip(names, splits)}
         return fitted(
-            arrays.columns, measured, fit, reading=arrays.reading, classes=arrays.class_names, task=_task(arrays)
+            arrays.columns, measured, fit, reading=arrays.reading, classes=arrays.class_names, task=arrays.task
         )
     made = given if isinstance(given, Preprocessing) else Preprocessing.from_json(given)
     table = made.recoded(arrays.x, arrays.columns)

@@ -121,6 +121,9 @@ def _classes(
                 problems.add("the label is a text, elsewhere it is a number", source=table.source, column=name,
                              rows=table.rows[r.text])  # fmt: skip
         return []
+    if len(distinct) == 1 and len(found) > 1 and not alone:
+        problems.add(f"the label '{name}' is the same in every example; there is nothing to learn. Name another label")
+        return []
     if not np.isfinite(numbers).any():
         check_case(name, tables, read, problems)
     elif (numbers != np.floor(numbers)).any():

@@ -19,6 +19,7 @@ from fedkin.data.table import TABLE_FILES, Problems, Table, read_table
 from fedkin.data.table import from_frame as table_of_frame
 
 FILES = (".npz", *TABLE_FILES)
+SHEETS = (".xlsx", ".xls", ".xlsm", ".ods")  # leaving a hospital out would go unnoticed
 _WHICH = "; say which column is the label: label='…', --label …"
 TASKS = ("classification", "regression", "multilabel")
 Names = str | Sequence[str]
@@ -82,6 +83,8 @@ def from_folder(
     if not root.is_dir():
         raise ValueError(f"There is no folder {root}.")
     files = sorted(p for p in root.iterdir() if p.suffix.lower() in FILES and not p.name.startswith("."))
+    if sheets := sorted(p.name for p in root.iterdir() if p.suffix.lower() in SHEETS and p.name[0] not in ".~"):
+        raise ValueError(f"{root} holds {', '.join(sheets[:4])}: spreadsheets are not read; save each as .csv.")
     if not files:
         raise ValueError(f"{root} holds no {', no '.join(FILES)} file: one for each client is expected.")
     if len({path.stem for path in files}) < len(files):
@@ -279,11 +282,19 @@ def _as_table(
 def make_reading(label: Names, ignore: Names, categorical: Names, missing: Names, decimal: Decimal) -> Reading:
     if decimal not in ("auto", ".", ","):
         raise ValueError(f"decimal='{decimal}' must be 'auto', '.' or ','.")
-    several = [(v,) if isinstance(v, str) else tuple(v) for v in (ignore, categorical, missing)]
-    labels = (label,) if isinstance(label, str) else tuple(label)
+    several = [_named("ignore", ignore), _named("categorical", categorical), _named("missing", missing)]
+    labels = _named("label", label)
     if not labels or len(set(labels)) < len(labels):
-        raise ValueError(f"label={label!r} must name at least one column, and each once.")
+        raise ValueError("label must name at least one column, and each once.")
     return Reading(labels[0] if len(labels) == 1 else labels, several[0], several[1], several[2], decimal)
+
+
+def _named(option: str, given: Any) -> tuple[str, ...]:
+    """One name or several. Whoever gives a column itself must not see its cells in a message."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple | set) else (None,)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{option} must be a name or a list of names; it is a {type(given).__name__}.")
+    return tuple(map(str, names))
 
 
 def _check_task(task: str) -> None:
@@ -297,10 +308,15 @@ def _plain(reading: Reading) -> dict[str, Any]:
     return {"label": label, **several, "decimal": reading.decimal}
 
 
-def from_table(table: Table, client: Any, reading: Reading, task: TaskKind, ordered: bool) -> Arrays:
-    """One table with the examples of all clients; the column `client` names the client of each."""
+def from_table(
+    table: Table, client: Any, reading: Reading, task: TaskKind, ordered: bool, *, classes: Sequence[str] = ()
+) -> Arrays:
+    """One table with the examples of all clients; the column `client` names the client of each. `classes` are the
+    names of the classes in their order, if the data says so."""
     problems = Problems()
     _check_task(task)
+    if client is not None and not isinstance(client, str):
+        raise ValueError(f"client must be the name of a column; it is a {type(client).__name__}.")
     for option, name in (*(("label", name) for name in reading.labels), ("client", client)):
         if name is not None and name not in (*table.columns, *table.unusable):
             near = difflib.get_close_matches(str(name), table.columns, n=1)
@@ -324,7 +340,7 @@ def from_table(table: Table, client: Any, reading: Reading, task: TaskKind, orde
         own = {k: v for k, v in table.columns.items() if k != client}
         table = Table(table.source, own, table.rows, table.unusable, table.categories)
     columns = infer([table], reading, problems)
-    made = labels([table], reading, task, problems)
+    made = labels([table], reading, task, problems, known=classes)
     encoded = codes(table, columns, reading, Problems())
     problems.check(table.source)
     return _arrays(encoded, made, columns, reading, task, ordered, group, names, {})

@@ -23,6 +23,7 @@ from fedkin.data.table import DataError, Problems, Table, from_frame, read_table
 Fit = Literal["each", "sites"]
 Scale = tuple[float, float]
 """Mean and factor of a number column: a value x becomes (x - mean) * factor."""
+FEWEST = 3  # cells of which a mean and a variance may be shared: those of two numbers give both
 ALL = ""  # key of the scales that all clients share
 
 
@@ -51,6 +52,14 @@ def statistics(table: Floats, columns: Sequence[Column]) -> tuple[ColumnStatisti
     return tuple(out)
 
 
+def tellable(own: ColumnStatistics) -> ColumnStatistics:
+    """What may be told of a number column: a mean and a variance of one or two cells would give them away, so these
+    cells count as missing."""
+    if own.levels or own.known >= FEWEST:
+        return own
+    return ColumnStatistics(0, own.known + own.missing)
+
+
 def pooled(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
     """Statistics of all examples together, from those of each site."""
     count = sum(p.known for p in parts)
@@ -74,6 +83,8 @@ class Preprocessing:
     classes: tuple[str, ...] = ()
     """What the classes are called in the data; empty in a regression."""
     task: TaskKind = "classification"
+    targets: tuple[Scale, ...] = ()
+    """Mean and standard deviation of each target of a regression, if separate sites shared them."""
 
     @property
     def fit(self) -> Fit:
@@ -190,6 +201,7 @@ class Preprocessing:
                 for c, indicator in zip(self.columns, self.indicators)
             ],
             "scales": {client: [list(scale) for scale in own] for client, own in self.scales.items()},
+            **({"targets": [list(target) for target in self.targets]} if self.targets else {}),
         }
 
     @classmethod
@@ -207,6 +219,7 @@ class Preprocessing:
             {client: tuple((m, f) for m, f in own) for client, own in stored["scales"].items()},
             tuple(stored["classes"]),
             stored["task"],
+            tuple((mean, deviation) for mean, deviation in stored.get("targets", ())),
         )
 
 
@@ -239,7 +252,8 @@ def fitted(
         raise ValueError(
             f"fit='{how}' must be 'each' (a site scales by its own statistics) or 'sites' (by pooled ones)."
         )
-    whole = [pooled(parts) for parts in zip(*by_client.values())]
+    told = [map(tellable, own) if how == "sites" else own for own in by_client.values()]
+    whole = [pooled(parts) for parts in zip(*told)]
     problems = Problems()
     for column, s in zip(columns, whole):
         if not s.known:
@@ -265,18 +279,35 @@ def shared(
     *,
     classes: Sequence[str] = (),
     task: TaskKind = "classification",
+    targets: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """A site's statistics as plain data to send. With "each" they say of a number column only whether it has cells and
-    whether some are missing."""
+    whether some are missing, and of a target only its name."""
     out = []
     for column, s in zip(columns, measured):
         entry: dict[str, Any] = {"name": column.name, "kind": column.kind, "levels": list(s.levels)}
         if how == "sites":
+            s = tellable(s)
             entry |= {"known": s.known, "missing": s.missing, "mean": s.mean, "variance": s.variance}
         else:
             entry |= {"known": int(s.known > 0), "missing": int(s.missing > 0)}
         out.append(entry)
-    return {"columns": out, "classes": list(classes), "task": task}
+    told = [dict(target) if how == "sites" else {"name": target["name"]} for target in targets]
+    return {"columns": out, "classes": list(classes), "task": task, "targets": told}
+
+
+def target_statistics(y: NDArray[Any], names: Sequence[str], task: TaskKind) -> list[dict[str, Any]]:
+    """Statistics of the targets of training examples: of a regression their means and variances, of several labels
+    their names alone."""
+    columns = y.reshape(len(y), -1).astype(np.float64).T
+    if task != "regression":
+        return [{"name": name} for name in names]
+    if len(y) < FEWEST:  # as in `tellable`
+        return [{"name": name, "known": 0, "mean": 0.0, "variance": 0.0} for name in names]
+    return [
+        {"name": name, "known": len(column), "mean": float(column.mean()), "variance": float(column.var())}
+        for name, column in zip(names, columns)
+    ]
 
 
 def agreed(by_site: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Reading) -> Preprocessing:
@@ -296,6 +327,10 @@ def agreed(by_site: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Readi
                 problems.add("it is numbers at one site and texts at another", source=site, column=name)
         if own["task"] != first["task"]:
             problems.add(f"its task is {own['task']}, that of others {first['task']}", source=site)
+        if (count := len(own["targets"])) != len(first["targets"]):
+            problems.add(f"it has {count} targets, others {len(first['targets'])}", source=site)
+        elif count > 1 and [t["name"] for t in own["targets"]] != [t["name"] for t in first["targets"]]:
+            problems.add("its targets have other names or another order than those of others", source=site)
     classes = _all_classes([tuple(own["classes"]) for own in by_site.values()], problems)
     problems.check("The sites' data")
     columns = [Column(name, "category" if kinds.get(name) == "category" else "number") for name in names]
@@ -307,7 +342,18 @@ def agreed(by_site: Mapping[str, Mapping[str, Any]], how: Fit, *, reading: Readi
         for site, own in by_site.items()
     }
     made = fitted(columns, statistics, how, reading=reading, classes=classes, task=first["task"])
-    return made if how == "sites" else replace(made, scales={})
+    if how == "each":
+        return replace(made, scales={})
+    return replace(made, targets=_pooled_targets([own["targets"] for own in by_site.values()], first["task"]))
+
+
+def _pooled_targets(by_site: Sequence[Sequence[Mapping[str, Any]]], task: TaskKind) -> tuple[Scale, ...]:
+    if task != "regression":
+        return ()
+    whole = [
+        pooled([ColumnStatistics(t["known"], 0, t["mean"], t["variance"]) for t in parts]) for parts in zip(*by_site)
+    ]
+    return tuple((s.mean, float(np.sqrt(s.variance)) or 1.0) for s in whole)
 
 
 def _all_classes(parts: Sequence[tuple[str, ...]], problems: Problems) -> tuple[str, ...]:

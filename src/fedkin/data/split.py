@@ -45,9 +45,10 @@ def splits(
         if samples_per_client is not None and len(indices) > samples_per_client:
             indices = _thinned(indices, strata, samples_per_client, rng, ordered=arrays.ordered)
         if len(indices) < 2:
+            name = names[client].removeprefix("client ")
             raise ValueError(
-                f"Client {client} has {len(indices)} examples; it needs one to learn from and one to test on: use "
-                "fewer clients, or leave its examples out."
+                f"Client {name} has {len(indices)} examples; it needs one to learn from and one to test on: use fewer "
+                "clients, or leave its examples out."
             )
         out.append(_split(indices, strata, test, validation, rng, ordered=arrays.ordered))
     return tuple(out)

@@ -128,11 +128,11 @@ def from_frame(frame: Any, source: str = "the frame") -> Table:
         if kind in "buif":
             columns[str(name)] = series.astype("float64").to_numpy(dtype=np.float64, na_value=np.nan)
             continue
-        texts = _texts(series.tolist()) if kind in "OUT" else None
-        if texts is None:
+        cells = _cells(series.tolist()) if kind in "OUT" else None
+        if cells is None:
             unusable.append(str(name))
         else:
-            columns[str(name)] = texts
+            columns[str(name)] = cells
     return Table(source, columns, np.arange(len(frame)), tuple(unusable), categories)
 
 
@@ -141,15 +141,20 @@ def from_columns(given: dict[str, Sequence[Any]], source: str) -> Table:
     columns: dict[str, Cells] = {}
     unusable = []
     for name, values in given.items():
-        texts = None
-        if all(v is None or isinstance(v, bool | int | float | np.number | np.bool_) for v in values):
-            columns[name] = np.array([np.nan if v is None else float(v) for v in values], np.float64)
-        elif (texts := _texts(values)) is not None:
-            columns[name] = texts
-        else:
+        cells = _cells(values)
+        if cells is None:
             unusable.append(name)
+        else:
+            columns[name] = cells
     count = len(next(iter(given.values()), ()))
     return Table(source, columns, np.arange(count), tuple(unusable))
+
+
+def _cells(values: Sequence[Any]) -> Cells | None:
+    """Values as numbers if all of them are, else as texts; None if they are neither."""
+    if all(v is None or isinstance(v, bool | int | float | np.number | np.bool_) for v in values):
+        return np.array([np.nan if v is None else float(v) for v in values], np.float64)
+    return _texts(values)
 
 
 def _texts(values: Iterable[Any]) -> list[str] | None:
@@ -231,6 +236,8 @@ def _lines(path: Path, problems: Problems) -> list[list[str]] | None:
         problems.add("the row cannot be read; look for a quote that is never closed", source=path.name,
                      rows=[len(lines) + 1])  # fmt: skip
         return None
+    while lines and not any(lines[-1]):
+        lines.pop()  # spreadsheets leave rows of delimiters at the end
     return lines
 
 
@@ -248,7 +255,7 @@ def _delimiter(text: str) -> str:
 
 
 def _is_header(
-    names: Sequence[str],
+    names: list[str],
     lines: Sequence[Sequence[str]],
     required: Sequence[str],
     advice: str,
@@ -262,7 +269,8 @@ def _is_header(
     again = sum(any(name == line[k] for line in lines if k < len(line)) for k, name in enumerate(names))
     repeated = [number for number, line in enumerate(lines, start=1) if list(line) == list(names)]
     if repeated and again:
-        problems.add("the row repeats the header; remove it", source=source, rows=repeated)
+        other = ", or, if it is an example, put a row with the columns' names on top" if len(repeated) > 1 else ""
+        problems.add(f"the row repeats the header; remove it{other}", source=source, rows=repeated)
     elif odd and not any(names[k - 1] for k in odd) and 2 * again <= len(names):
         problems.add(f"its column {', '.join(map(str, odd[:SHOWN]))} has no name; give it one, or remove the column "
                      "(row numbers that another program wrote, say)", source=source)  # fmt: skip
@@ -270,7 +278,8 @@ def _is_header(
         which = f": its cell in column {', '.join(map(str, odd[:SHOWN]))} is a number or empty" if odd else ""
         problems.add(f"the first row is not a header{which}. Put a row with the columns' names on top", source=source)
     elif len(set(names)) < len(names):
-        problems.add("the header has a name twice", source=source)
+        twice = [str(k + 1) for k, name in enumerate(names) if names.count(name) > 1]
+        problems.add(f"the header has a name twice, in columns {', '.join(twice[:SHOWN])}; rename one", source=source)
     elif absent := [name for name in required if name not in names]:
         problems.add(_without(absent, names, advice), source=source)
     else:

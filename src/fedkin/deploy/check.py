@@ -7,7 +7,7 @@ import stat
 import tomllib
 from pathlib import Path
 
-from fedkin.deploy.codec import decode_info, encode_info
+from fedkin.deploy.codec import SiteInfo, decode_info, encode_info
 from fedkin.deploy.site import SiteConfig, introduce
 
 
@@ -30,11 +30,17 @@ def check(path: Path) -> list[str]:
     return [
         f"{config.name} is ready. This is all that the server learns before the first round:",
         f"  training, validation and test examples: {info.train}, {info.validation}, {info.test}",
-        f"  shape of an example: {info.shape}; classes: {info.classes}",
+        f"  shape of an example: {info.shape}; {_targets(info)}",
         f"  digest of the columns and classes: {info.columns or 'none'} (it must be the same at all sites)",
         f"Limits of this site: {', '.join(limits) or 'none; see docs/deploying.md'}",
         *notes,
     ]
+
+
+def _targets(info: SiteInfo) -> str:
+    if info.task == "classification":
+        return f"classes: {info.classes}"
+    return f"targets of a {info.task}: {info.outputs}"
 
 
 def _state(folder: Path) -> list[str]:

@@ -16,9 +16,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedkin.protocol import Message
-from fedkin.task import Classification, Task
+from fedkin.task import TASKS, Classification, Task
 
-VERSION = 1
+VERSION = 2
 RAW = "fedkin.raw"  # little-endian, row after row
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -66,6 +66,8 @@ class Request(NamedTuple):
     """The built-in data set that all sites use, or "own"."""
     preprocessing: str = ""
     """The preprocessing that the sites agreed on, as JSON; "" if each prepares its table by itself."""
+    outputs: int = 0
+    """Outputs of the network; 0: one for each class."""
 
 
 class Text(NamedTuple):
@@ -103,6 +105,10 @@ class SiteInfo(NamedTuple):
     test: int
     error: str = ""
     """Why this site cannot take part."""
+    task: str = "classification"
+    """The kind of its targets: classification, regression or multilabel."""
+    outputs: int = 0
+    """Targets of a regression or labels of a multi-label task; 0 in a classification."""
 
 
 # ---- arrays
@@ -187,7 +193,8 @@ def encode_request(request: Request, message: Message) -> RecordDict:
 def decode_request(record: RecordDict) -> tuple[Request, Message]:
     parts = _parts(record, ("shared", "own"))
     request: Request = _read(Request, record)
-    _within("classes", request.classes, 1, MOST_CLASSES)
+    _within("classes", request.classes, 0 if request.outputs else 1, MOST_CLASSES)
+    _within("outputs", request.outputs, 0, MOST_CLASSES)
     _within("round", request.round, 1, MOST_ROUNDS)
     return request, Message(parts["shared"], parts["own"])
 
@@ -228,9 +235,9 @@ def _score_ranges(task: Task) -> dict[str, tuple[float, float]]:
     out = {}
     for kind in SCORED:
         for metric in (*task.metrics, "loss"):
-            fraction = metric != "loss" and task.known[metric].percent
+            least, most = (-LARGEST_SCORE, LARGEST_SCORE) if metric == "loss" else task.known[metric].range
             name = kind if metric == task.headline else f"{kind}_{metric}"
-            out[name] = (0.0, 1.0) if fraction else (-LARGEST_SCORE, LARGEST_SCORE)
+            out[name] = (max(least, -LARGEST_SCORE), min(most, LARGEST_SCORE))
     return out
 
 
@@ -250,18 +257,27 @@ def decode_text(record: RecordDict) -> str:
 
 
 def decode_statistics(record: RecordDict) -> dict[str, Any]:
-    """Statistics of a site's table: names, levels, counts, means and variances of its columns."""
+    """Statistics of a site's table: names, levels, counts, means and variances of its columns and targets."""
     try:
         found = json.loads(decode_text(record))
-        columns, classes = found["columns"], found["classes"]
-        sound = set(found) == {"columns", "classes", "task"} and found["task"] == "classification"
+        columns, classes, targets = found["columns"], found["classes"], found["targets"]
+        sound = set(found) == {"columns", "classes", "task", "targets"} and found["task"] in TASKS
         sound = sound and all(isinstance(name, str) for name in classes) and len(classes) <= MOST_CLASSES
         sound = sound and 0 < len(columns) <= MOST_NUMBERS and len({c["name"] for c in columns}) == len(columns)
-        for column in columns:
-            numbers = [column["known"], column["missing"], column.get("mean", 0.0), column.get("variance", 0.0)]
+        sound = sound and len(targets) <= MOST_CLASSES and bool(targets) == (found["task"] != "classification")
+        sound = sound and all(target.keys() <= {"name", "known", "mean", "variance"} for target in targets)
+        for entry in (*columns, *targets):
+            numbers = [
+                entry.get("known", 0),
+                entry.get("missing", 0),
+                entry.get("mean", 0.0),
+                entry.get("variance", 0.0),
+            ]
             sound = sound and all(type(n) in (int, float) and isfinite(n) and abs(n) < LARGEST_SCORE for n in numbers)
             sound = sound and all(0 <= n <= MOST_EXAMPLES for n in numbers[:2]) and numbers[3] >= 0
-            sound = sound and isinstance(column["name"], str) and column["kind"] in ("number", "category")
+            sound = sound and isinstance(entry["name"], str)
+        for column in columns:
+            sound = sound and {"known", "missing"} <= column.keys() and column["kind"] in ("number", "category")
             sound = sound and all(isinstance(level, str) for level in column["levels"])
             sound = sound and column.keys() <= {"name", "kind", "levels", "known", "missing", "mean", "variance"}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -283,7 +299,11 @@ def decode_info(record: RecordDict) -> SiteInfo:
     _within("train", info.train, 1, MOST_EXAMPLES)
     _within("validation", info.validation, 0, MOST_EXAMPLES)
     _within("test", info.test, 0, MOST_EXAMPLES)
-    _within("classes", info.classes, 1, MOST_CLASSES)
+    if info.task not in TASKS:
+        raise Malformed(f"task must be one of {', '.join(TASKS)}.")
+    classified = info.task == "classification"
+    _within("classes", info.classes, int(classified), MOST_CLASSES if classified else 0)
+    _within("outputs", info.outputs, 1 - classified, 0 if classified else MOST_CLASSES)
     sizes = info.shape.split()
     if not sizes or not all(size.isdecimal() and len(size) < 10 for size in sizes):
         raise Malformed("shape must be whole numbers separated by spaces.")

@@ -13,6 +13,7 @@ from fedkin.data.federation import Federation, federate
 from fedkin.data.preprocess import Preprocessing
 from fedkin.deploy.plan import NAME
 from fedkin.robust.privacy import Privacy
+from fedkin.task import TASKS
 
 SHARES = ("", "each", "sites")  # each shares more than the one before
 
@@ -29,7 +30,10 @@ class SiteConfig:
     state: str
     """Folder for private states and personal models."""
     label: str = "y"
-    """Column or array of the labels."""
+    """Column or array of the labels; columns separated by commas if the task has several targets."""
+    task: str = "classification"
+    """What the labels are: classes (classification), numbers (regression), or whether each of several labels is there
+    (multilabel). The run's task must be the same."""
     ignore: str = ""
     """Columns to leave out, separated by commas."""
     categorical: str = ""
@@ -93,6 +97,8 @@ class SiteConfig:
         Privacy.read(config.privacy)
         if config.share not in SHARES:
             raise ValueError(f"share='{config.share}' must be each, sites, or empty.")
+        if config.task not in TASKS:
+            raise ValueError(f"task='{config.task}' must be one of {', '.join(TASKS)}.")
         if not NAME.fullmatch(config.name):
             raise ValueError(f"name='{config.name}': a name is made of letters, digits, '.', '_' and '-'.")
         for name in ("state", *(["data"] if config.data not in DATASETS else [])):
@@ -100,6 +106,8 @@ class SiteConfig:
                 raise ValueError(f"{name}='{getattr(config, name)}' must be an absolute path.")
         if config.data in DATASETS and not 0 <= config.part < config.clients:
             raise ValueError(f"part={config.part} must lie in 0..{config.clients - 1} (clients={config.clients}).")
+        if config.data in DATASETS and config.task != "classification":
+            raise ValueError(f"task='{config.task}' needs the site's own file; {config.data} has classes.")
         return config
 
     @property
@@ -112,8 +120,11 @@ class SiteConfig:
             name: [part.strip() for part in getattr(self, name).split(",") if part.strip()]
             for name in ("ignore", "categorical", "missing")
         }
-        decimal: Any = self.decimal
-        return from_file(self.data, name=self.name, label=self.label, decimal=decimal, ordered=self.ordered, **several)
+        label: Any = self.label
+        if self.task != "classification":
+            label = [part.strip() for part in self.label.split(",") if part.strip()]
+        how: Any = {"decimal": self.decimal, "task": self.task}
+        return from_file(self.data, name=self.name, label=label, ordered=self.ordered, **how, **several)
 
     def load(self, preprocessing: str = "") -> Federation:
         """A federation of this one client, with the preprocessing that all sites agreed on."""

@@ -35,11 +35,13 @@ class NodeDirectory:
         keys: Mapping[str, bytes] | None = None,
         max_examples: int = MOST_EXAMPLES,
         max_classes: int = MOST_CLASSES,
+        task: str = "",
     ) -> None:
         """`bind_keys`: a name belongs to the key it first came with; `keys` are those known before. Sites that claim
-        more training examples or classes than allowed are refused: they would outweigh all others."""
+        more training examples or classes than allowed are refused: they would outweigh all others. So are sites whose
+        targets are of another kind than `task`."""
         self._grid, self._names, self._bind, self._notify = grid, set(names), bind_keys, notify
-        self._max_examples, self._max_classes = max_examples, max_classes
+        self._max_examples, self._max_classes, self._task = max_examples, max_classes, task
         self.refused: dict[str, str] = {}
         """Clients of the run that cannot take part, and why."""
         self.infos: dict[str, SiteInfo] = {}
@@ -117,7 +119,7 @@ class NodeDirectory:
             if (name := claimed_name(reply.content)) in self._names:
                 self._refuse(name, key, str(error))
             return
-        if why := info.error or self._too_large(info):
+        if why := info.error or self._unfit(info):
             self._notify(f"node {node} ('{info.client}') cannot take part: {why}")
             if info.client in self._names:
                 self._refuse(info.client, key, why)
@@ -125,7 +127,7 @@ class NodeDirectory:
             self._notify(f"node {node} is refused: '{info.client}' is not one of {', '.join(sorted(self._names))}")
         elif self._bind and self.keys.setdefault(info.client, key) != key:
             self._notify(f"node {node} is refused: it calls itself '{info.client}', but has another key")
-        elif info.client in self.infos and self.infos[info.client].shape != info.shape:
+        elif info.client in self.infos and self._changed(self.infos[info.client], info):
             self._notify(f"node {node} is refused: '{info.client}' has examples of another shape than before")
         else:
             self._notify(f"{info.client} is connected as node {node}, with {info.train} training examples")
@@ -133,16 +135,23 @@ class NodeDirectory:
             self.infos[info.client] = info
             self._speaks[info.client] = node
 
+    @staticmethod
+    def _changed(before: SiteInfo, now: SiteInfo) -> bool:
+        return (before.shape, before.task, before.outputs) != (now.shape, now.task, now.outputs)
+
     def _refuse(self, name: str, key: bytes, why: str) -> None:
         """Remember why a client cannot take part, unless a node with another key says so in its name."""
         if not (self._bind and self.keys.get(name, key) != key):
             self.refused[name] = why
 
-    def _too_large(self, info: SiteInfo) -> str:
+    def _unfit(self, info: SiteInfo) -> str:
+        if self._task and info.task != self._task:
+            return f"its targets are those of a {info.task}, the run's task is {self._task} (`task` in the site's file)"
         if info.train > self._max_examples:
             return f"it says it has {info.train} training examples; run.max_examples allows {self._max_examples}"
-        if info.classes > self._max_classes:
-            return f"it says it has {info.classes} classes; run.max_classes allows {self._max_classes}"
+        if (count := max(info.classes, info.outputs)) > self._max_classes:
+            what = "classes" if info.classes else "targets"
+            return f"it says it has {count} {what}; run.max_classes allows {self._max_classes}"
         return ""
 
     def gather(self, seconds: float) -> list[str]:

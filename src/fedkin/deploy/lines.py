@@ -14,7 +14,7 @@ class Lines(Tracker):
         self._scores = "nothing measured"
 
     def start(self, config: dict[str, Any], done: int) -> None:
-        self._rounds = config["options"]["rounds"]
+        self._rounds, self._metric = config["options"]["rounds"], config["task"]["headline"]
         say(f"{config['label']}: {done} of {self._rounds} rounds are done" if done else f"{config['label']}: starting")
 
     def round(self, round: int, metrics: dict[str, float]) -> None:
@@ -26,13 +26,14 @@ class Lines(Tracker):
 
     def participants(self, round: int, metrics: dict[str, float]) -> None:
         if scores := ", ".join(f"{name} {metrics[name]:.3f}" for name in ("personal", "received") if name in metrics):
-            self._scores = f"after round {round}: {scores}"
+            self._scores = f"after round {round}: {self._metric}: {scores}"
 
     def warn(self, text: str) -> None:
         say(text)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        say(f"finished: personal {summary['personal']['mean']:.3f}, {summary['dropped']} replies dropped")
+        mean = f"{self._metric}: personal {summary['personal']['mean']:.3f}"
+        say(f"finished: {mean}, {summary['dropped']} replies dropped")
 
 
 def say(text: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from fedkin.engine.options import Options, settled
 from fedkin.protocol import Method, Training
-from fedkin.task import Classification, Task
+from fedkin.task import TASKS, Regression, Task
+from fedkin.task import task as make_task
 
 RUN = (
     "rounds", "participation", "seed", "evaluate_every", "time_limit", "checkpoint_every", "save_models", "defend",
@@ -99,6 +100,9 @@ def read(config: Mapping[str, Any]) -> Plan:
             raise ValueError(f"run.secure=true needs at least {FEWEST} clients; run.clients names {len(names)}.")
     if not options.time_limit:
         raise ValueError("run.time_limit=0 would wait forever for a site that is gone: give seconds.")
+    task = _task(tables["task"])
+    if made.needs_classes and not task.has_classes:
+        raise ValueError(f"{label} needs classes; it cannot learn a {task.kind}.")
     return Plan(
         method=made,
         label=label,
@@ -111,7 +115,7 @@ def read(config: Mapping[str, Any]) -> Plan:
         out=out,
         wait=own["wait"],
         bind_keys=own["bind_keys"],
-        task=_task(tables["task"]),
+        task=task,
         fit=own["fit"],
         max_examples=own["max_examples"],
         max_classes=own["max_classes"],
@@ -120,8 +124,28 @@ def read(config: Mapping[str, Any]) -> Plan:
 
 
 def _task(table: dict[str, Any]) -> Task:
-    given = _typed(table, {"metrics": "", "headline": ""}, "task")
-    return Classification(metrics=tuple(given.get("metrics", "").split()), headline=given.get("headline", ""))
+    """Lists are written with spaces: Flower's tables cannot hold them."""
+    given = _typed(table, {"kind": "", "metrics": "", "headline": "", "center": "", "scale": ""}, "task")
+    kind = given.get("kind", "") or "classification"
+    settings: dict[str, Any] = {
+        "metrics": tuple(given.get("metrics", "").split()),
+        "headline": given.get("headline", ""),
+    }
+    for name in ("center", "scale"):
+        if not (text := given.get(name, "").split()):
+            continue
+        if kind != Regression.kind:
+            raise ValueError(f"task.{name}='{given[name]}' is for a regression; task.kind is {kind}.")
+        try:
+            settings[name] = tuple(map(float, text))
+        except ValueError:
+            raise ValueError(f"task.{name}='{given[name]}' must be one number for each target.") from None
+    return make_task(kind, **settings)
+
+
+def kind_of(made: Task) -> str:
+    """The kind of targets that a task needs. One's own task needs classes, or numbers of any kind: then it is ""."""
+    return made.kind if type(made) in TASKS.values() else "classification" if made.has_classes else ""
 
 
 def _defaults(value: Any) -> dict[str, Any]:

@@ -37,6 +37,13 @@ class RemoteFederation:
                 f"The sites' columns differ in name or order (digests {listed}): use the same columns everywhere."
             )
 
+        targets = {(info.task, info.outputs) for info in self.infos}
+        if len(targets) > 1:
+            listed = "; ".join(f"{info.client}: {info.task}, {info.outputs or info.classes}" for info in self.infos)
+            raise ValueError(
+                f"The sites have different targets (task and number: {listed}): use the same label columns everywhere."
+            )
+
     def __len__(self) -> int:
         return len(self.infos)
 
@@ -48,12 +55,12 @@ class RemoteFederation:
 
     @property
     def classes(self) -> int:
-        """The largest number at any site: some sites may not have every class."""
+        """The largest number at any site: some sites may not have every class. 0 if the task has none."""
         return max(info.classes for info in self.infos)
 
     @property
     def outputs(self) -> int:
-        return self.classes
+        return self.classes or self.infos[0].outputs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,7 +91,7 @@ class RemoteFederation:
 
     def fingerprint(self) -> str:
         """A hash of who takes part, but not of how many examples they have: a site's data may grow."""
-        text = json.dumps([self.names, self.shape, self.classes])
+        text = json.dumps([self.names, self.shape, self.classes or [self.infos[0].task, self.outputs]])
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def facts(self) -> Iterator[tuple[int | None, str, Any]]:

@@ -25,6 +25,10 @@ class Init:
     """Built-in data set to try things with; each site gets a part of it. Sites name their own files later."""
     rounds: int = 3
     """Rounds of communication."""
+    task: str = "classification"
+    """What is predicted: classification, regression or multilabel. The last two need the sites' own files."""
+    metrics: tuple[str, ...] = ()
+    """Metrics to compute; results are judged by the first one. By default the task's first metric."""
     superlink: str = "127.0.0.1:8000"
     """Address and port at which the sites reach the superlink."""
 
@@ -32,12 +36,15 @@ class Init:
 def init(given: Init) -> None:
     from fedkin.data import DATASETS
     from fedkin.deploy.plan import read
+    from fedkin.task import TASKS
 
     folder = given.folder.resolve()
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty: name a new folder.")
     if given.data not in DATASETS:
         raise ValueError(f"There is no data set '{given.data}'. Known: {', '.join(DATASETS)}.")
+    if given.task not in TASKS:
+        raise ValueError(f"task='{given.task}' must be one of {', '.join(TASKS)}; name your own in app/pyproject.toml.")
     host, _, port = given.superlink.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"superlink='{given.superlink}' must be an address and a port, such as 127.0.0.1:8000.")
@@ -83,7 +90,7 @@ def _config(given: Init, folder: Path) -> dict[str, dict[str, Any]]:
         "method": {"name": name_of(given), **(_plain(made) if is_dataclass(made) else {})},
         "model": {"name": "auto", "head": ""},
         "training": _plain(Training()),
-        "task": {"metrics": "accuracy", "headline": "accuracy"},
+        "task": _task(given),
         "run": {
             "clients": " ".join(given.clients),
             "out": str(folder / "server" / name_of(given)),
@@ -96,6 +103,14 @@ def _config(given: Init, folder: Path) -> dict[str, dict[str, Any]]:
             **changed,
         },
     }
+
+
+def _task(given: Init) -> dict[str, str]:
+    from fedkin.task import Regression, task
+
+    made = task(given.task, metrics=given.metrics)
+    own = {"kind": given.task, "metrics": " ".join(made.metrics), "headline": made.headline}
+    return own | ({"center": "", "scale": ""} if isinstance(made, Regression) else {})
 
 
 def _plain(value: Any) -> dict[str, Any]:
@@ -165,12 +180,16 @@ export FLWR_TELEMETRY_ENABLED=0
 """
 
 
-def _site(given: Init, folder: Path, name: str, part: int) -> str:
+def _data(given: Init, part: int) -> str:
+    """The lines of a site's file that say where its examples are."""
+    if given.task != "classification":
+        return f"""\
+# A table with a header and one row for each example, or an .npz file with the arrays x and y:
+data = "/path/to/patients.csv"
+label = "y"  # column of the target; several with commas between
+task = "{given.task}"
+"""
     return f"""\
-# This site's own settings. Its name and its number of examples leave the site; no example does, and no path unless an
-# error message contains it. To check this file before anything is sent: fedkin deploy check THIS_FILE
-name = "{name}"
-state = {_toml(str(folder / "sites" / name))}  # private states and the personal model
 data = "{given.data}"  # a built-in data set to try things with; this site has one part of it:
 clients = {len(given.clients)}
 part = {part}
@@ -178,6 +197,16 @@ part = {part}
 # the arrays x and y.
 # data = "/path/to/patients.csv"
 # label = "y"  # column of the labels
+"""
+
+
+def _site(given: Init, folder: Path, name: str, part: int) -> str:
+    return f"""\
+# This site's own settings. Its name and its number of examples leave the site; no example does, and no path unless an
+# error message contains it. To check this file before anything is sent: fedkin deploy check THIS_FILE
+name = "{name}"
+state = {_toml(str(folder / "sites" / name))}  # private states and the personal model
+{_data(given, part)}\
 # ignore = "patient_id"  # columns to leave out, with commas between; also: categorical, missing, decimal
 # share = "each"  # what this site may share if the run has run.fit: each (columns, levels), sites (also means)
 # Limits of this site, if you want any:

@@ -17,11 +17,12 @@ from fedkin.deploy.codec import Malformed, Request, SiteInfo, decode_answer, enc
 from fedkin.deploy.directory import Node, NodeDirectory, pull, push, reason
 from fedkin.deploy.gather import check_infos, gathered, name_of_run, preprocessing_of
 from fedkin.deploy.lines import Lines, say
-from fedkin.deploy.plan import Plan, read
+from fedkin.deploy.plan import Plan, kind_of, read
 from fedkin.deploy.remote import RemoteFederation
 from fedkin.deploy.secure import FEWEST, OVER, Secure, SecureSum, as_mean, flat, kinds_of, shapes_of
 from fedkin.deploy.secure import decode as decode_secure
 from fedkin.deploy.secure import encode as encode_secure
+from fedkin.deploy.targets import UNSCALED, in_units_of
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.loop import run
 from fedkin.engine.round import NoReplies
@@ -30,6 +31,7 @@ from fedkin.protocol import Message
 from fedkin.results.files import write_json
 from fedkin.results.folder import prepare
 from fedkin.results.run import Run
+from fedkin.task import Regression
 
 PAUSE = 0.1  # seconds between two checks for replies
 SILENCE = 5.0  # seconds without an answer from the superlink after which the history notes it
@@ -51,7 +53,7 @@ def serve(grid: Grid, plan: Plan) -> Run:
     keys = {name: bytes.fromhex(site["key"]) for name, site in before.items() if site["key"]}
     directory = NodeDirectory(
         grid, plan.clients, notify=say, bind_keys=plan.bind_keys, keys=keys, max_examples=plan.max_examples,
-        max_classes=plan.max_classes,
+        max_classes=plan.max_classes, task=kind_of(plan.task),
     )  # fmt: skip
     absent = gathered(directory, plan, before)
     prepared = ""
@@ -65,13 +67,16 @@ def serve(grid: Grid, plan: Plan) -> Run:
     write_json(out / "sites.json", sites, durable=True)
     remote = RemoteFederation(tuple(infos[name] for name in plan.clients), plan.secure)
     name = name_of_run(out)
+    task = in_units_of(plan.task, prepared)
+    if isinstance(task, Regression) and not task.scale:
+        say(UNSCALED)
     return run(
         plan.method,
         remote,
         model=plan.model,
         model_options=plan.model_options,
         head=plan.head,
-        task=plan.task,
+        task=task,
         training=plan.training,
         out=out,
         label=plan.label,
@@ -232,6 +237,7 @@ class Deployment:
             classes=federation.classes,
             data=federation.description["data"],
             preprocessing=self._preprocessing,
+            outputs=0 if federation.classes else federation.outputs,
         )
         return encode_request(request, message.for_position(task.position))
 

@@ -18,7 +18,7 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 import fedkin
-from fedkin.data.federation import site_statistics
+from fedkin.data.federation import Federation, site_statistics
 from fedkin.data.preprocess import Fit
 from fedkin.deploy.codec import MOST_TEXT, Answer, Malformed, Request, SiteInfo, decode_request, encode_answer
 from fedkin.deploy.config import SHARES
@@ -35,10 +35,11 @@ from fedkin.deploy.disk import (
     settle,
     states,
 )
-from fedkin.deploy.plan import Plan, read
+from fedkin.deploy.plan import Plan, kind_of, read
 from fedkin.deploy.secure import Secure, SecureSite, exchange_of
 from fedkin.deploy.secure import decode as decode_secure
 from fedkin.deploy.secure import encode as encode_secure
+from fedkin.deploy.targets import in_units_of
 from fedkin.engine.costs import nbytes
 from fedkin.engine.device import names as device_names
 from fedkin.engine.device import open_device
@@ -73,6 +74,8 @@ def introduce(config: SiteConfig, preprocessing: str = "") -> SiteInfo:
         train=len(split.train),
         validation=len(split.validation),
         test=len(split.test),
+        task=mine.arrays.task,
+        outputs=0 if mine.classes else mine.outputs,
     )
 
 
@@ -132,7 +135,7 @@ def _sum(
 def permit(config: SiteConfig, run_config: Mapping[str, Any]) -> None:
     """Raise if the run would import code that this site's own file does not allow."""
     allowed = _listed(config.allow)
-    for key in ("method.name", "model.name"):
+    for key in ("method.name", "model.name", "task.kind"):
         name = str(run_config.get(key, "")).split(",")[0].strip()
         if (":" in name or name.endswith(".py")) and name not in allowed:
             raise Malformed(f"{key}='{name}' is not fedkin's own: this site's file must name it under `allow`.")
@@ -162,17 +165,20 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
         before = None
     remove_unused(folder, {request.state, request.new_state, *request.keep.split()}, request.round)
     mine = config.load(request.preprocessing)
+    _check_task(plan, request, mine)
+    task = in_units_of(plan.task, request.preprocessing)
     arrays = replace(mine.arrays, classes=request.classes)
     # whatever the server's number for this client, the examples are its own
     count = request.number + 1
     turns = None if mine.partition.turns is None else np.repeat(mine.partition.turns, count)
     known = replace(mine, arrays=arrays, splits=mine.splits * count, partition=replace(mine.partition, turns=turns))
-    make = maker(resolve(plan.model, request.data), known.shape, known.classes, plan.options.seed, plan.model_options)
+    outputs = request.outputs or request.classes
+    make = maker(resolve(plan.model, request.data), known.shape, outputs, plan.options.seed, plan.model_options)
     privacy = privacy_of(config, plan)
     if config.privacy and config.privacy != plan.options.privacy:
         notes.append(f"this site's own privacy holds: {config.privacy}")
     spec = RunSpec(
-        plan.method, known, lambda: make(0), plan.head, plan.training, plan.options.seed, plan.task, privacy=privacy
+        plan.method, known, lambda: make(0), plan.head, plan.training, plan.options.seed, task, privacy=privacy
     )
     work: Work
     if request.function:
@@ -194,7 +200,7 @@ def perform(config: SiteConfig, plan: Plan, request: Request, message: Message) 
         settle(folder / "personal.safetensors")
         about = {"client": config.name, "run": request.run, "method": plan.label, "after_round": request.round - 1}
         write_json(folder / "personal.json", {**about, **outcome.scores})
-        keep_loadable(config, folder, plan, known, request, outcome.model)
+        keep_loadable(config, folder, replace(plan, task=task), known, request, outcome.model)
     made = Answer(
         client=config.name,
         has_state=outcome.has_state,
@@ -235,6 +241,15 @@ def _check(config: SiteConfig, plan: Plan, request: Request) -> None:
             f"client number {request.number} and round {request.round} must be at least 0 and 1, and the number below "
             f"{len(plan.clients)}."
         )
+
+
+def _check_task(plan: Plan, request: Request, mine: Federation) -> None:
+    """Raise if the run's task is not the one that this site has targets for."""
+    kind = kind_of(plan.task)
+    if (kind and kind != mine.arrays.task) or bool(request.classes) != plan.task.has_classes:
+        raise Malformed(f"this site has the targets of a {mine.arrays.task}; the run's task is {plan.task.kind}.")
+    if not mine.classes and request.outputs != mine.outputs:
+        raise Malformed(f"this site has {mine.outputs} targets; the run has {request.outputs}.")
 
 
 def _listed(text: str) -> list[str]:

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from fedkin.data.arrays import Arrays
 from fedkin.data.federation import Population
 from fedkin.engine.checkpoint import Checkpoint, environment
 from fedkin.engine.costs import Device
@@ -82,6 +83,8 @@ def run(
 
         label = label or method
         method = by_name(method)
+    if isinstance(federation, Arrays):
+        raise ValueError("run needs clients: give fedkin.federate(data) instead of the data itself.")
     options, training = settled(options or Options(), training or Training(), settings)
     training = training.settled(options.rounds)
     _check_training(training, federation)

@@ -25,6 +25,7 @@ from fedkin.results.joining import ADAPTATION, is_numeric
 from fedkin.results.joining import Joined as Joined
 from fedkin.results.personal import FROZEN, measured, outputs_of, stored_tensors
 from fedkin.results.personal import PersonalModel as PersonalModel
+from fedkin.results.predictions import predictions
 from fedkin.results.store import load_state
 from fedkin.task import Task, from_config
 
@@ -103,6 +104,11 @@ class Run:
     def predict_proba(self, client: str | int, x: Any) -> np.ndarray[Any, Any]:
         """Probabilities [examples, classes], in the order of the classes."""
         return self.task.probabilities(self._outputs(client, x)).numpy()
+
+    def predictions(self, client: str | int, x: Any, *, keep: str | Sequence[str] = ()) -> dict[str, list[Any]]:
+        """Labels or numbers, and probabilities, as named columns: `pandas.DataFrame(run.predictions(…))`. `keep` are
+        columns of the file or frame to stand beside them, such as a patient's number, as they are written there."""
+        return predictions(self, client, x, keep)
 
     def evaluate(self, client: str | int, x: Any, y: Any) -> dict[str, float]:
         """The task's metrics and the loss of a client's model on these examples."""
