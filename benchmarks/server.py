@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 import fedkin
-from fedkin.methods.dcpfl.discrepancy import group_tree, pairwise_discrepancy
+from fedkin.methods.dcpfl.discrepancy import pairwise_discrepancy
+from fedkin.methods.dcpfl.tree import group_tree
 from fedkin.protocol import Replies, Server, Training
 
 

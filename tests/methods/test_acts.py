@@ -20,7 +20,7 @@ from fedkin.methods import METHODS
 ROUNDS = 20
 CLIENTS = 20
 SLACK = 0.06  # IFCA and PFLIC divide clients without groups among several models, and are below local training
-SLOW = {"floco": 0.4, "floco-plus": 0.25}  # ten heads share the work of one: docs/methods/floco.md
+SLOW = {"floco": 0.3, "floco-plus": 0.15}  # says before it starts that ten heads need more steps
 
 
 class Outcome(NamedTuple):
@@ -102,7 +102,8 @@ def test_a_method_acts_and_learns(name):
     )
     assert len(found.losses) == CLIENTS
     assert None not in found.losses.values(), "a model that is not finite"
-    assert found.accuracy > min(local.accuracy, fedavg.accuracy) - SLOW.get(name, SLACK)
+    slack = SLOW.get(name, SLACK) if found.warnings else SLACK
+    assert found.accuracy > min(local.accuracy, fedavg.accuracy) - slack
     if found.warnings:
         return
     if name not in ("local", "fedavg"):
@@ -118,6 +119,23 @@ def test_a_method_acts_and_learns(name):
 
 def test_what_the_history_must_show_is_of_methods():
     assert set(SHOWN) <= set(METHODS)
+
+
+@pytest.mark.slow
+def test_floco_with_steps_enough_for_its_heads_learns_like_the_others():
+    """Five heads at four times the default rate; and where clients have two classes, three heads beat one."""
+    fed = fedkin.federate("digits", partition="dirichlet", clients=CLIENTS, seed=0)
+    options = {"rounds": ROUNDS, "engine": "serial", "evaluate_every": 0, "curves": False}
+
+    def accuracy(method: Any, fed: Any, **changes: Any) -> float:
+        return fedkin.run(method, fed, **options, **changes).summary["personal"]["mean"]
+
+    five, one = (accuracy(fedkin.method("floco", endpoints=m), fed, lr=0.2) for m in (5, 1))
+    two = fedkin.federate("digits", partition="pathological", classes_per_client=2, clients=CLIENTS, seed=0)
+    apart, alike = (accuracy(method, two) for method in (fedkin.method("floco", endpoints=3), "fedavg"))
+    print(f"floco: five heads {five:.3f}, one {one:.3f}; two classes a client {apart:.3f}, fedavg {alike:.3f}")
+    assert five > one - 0.1
+    assert apart > alike
 
 
 @pytest.mark.slow

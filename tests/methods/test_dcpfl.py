@@ -15,7 +15,7 @@ from fedkin.client.training import sgd
 from fedkin.engine.runner import client_seed
 from fedkin.methods.dcpfl import DCPFL
 from fedkin.methods.dcpfl.curvature import rapid_decrease_end
-from fedkin.methods.dcpfl.discrepancy import cut
+from fedkin.methods.dcpfl.tree import cut
 from fedkin.models.build import maker
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Message, Training

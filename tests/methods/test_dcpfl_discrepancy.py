@@ -10,16 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedkin.methods.dcpfl import discrepancy as module
-from fedkin.methods.dcpfl.discrepancy import (
-    cut,
-    filled,
-    gamma_for,
-    group_tree,
-    labels_at,
-    layer_discrepancy,
-    pairwise_discrepancy,
-)
+from fedkin.methods.dcpfl.discrepancy import layer_discrepancy, pairwise_discrepancy
 from fedkin.methods.dcpfl.layerwise import averaged, overall, pick, put, stacked
+from fedkin.methods.dcpfl.tree import cut, filled, gamma_for, group_tree, labels_at
+from fedkin.protocol import Replies
 
 LAYERS = [torch.arange(0, 30), torch.arange(30, 47), torch.tensor([47, 49, 48, 50])]
 
@@ -240,20 +234,10 @@ def test_only_what_is_due_is_averaged_and_a_group_that_sent_nothing_stays():
         "shares": torch.full((2, 2, 4), 0.25),
     }
     due = torch.tensor([[True, False], [True, True]])
-    rows, ids, n = torch.tensor([[1.0, 0], [4, 0]]), torch.tensor([1, 3]), torch.tensor([10, 20])
-    out = averaged(
-        groups,
-        torch.tensor([0, 0]),
-        rows,
-        due,
-        ids=ids,
-        n=n,
-        now=7,
-        owner=owner,
-        parameters=2,
-        scale="model",
-        drift="raw",
-    )
+    rows, position = torch.tensor([[1.0, 0], [4, 0]]), torch.arange(2)
+    replies = Replies(torch.tensor([1, 3]), torch.tensor([10, 20]), ([rows[0], rows[1]],), position, 0)
+    state, labels = {"clock": 7, "owner": owner, "parameters": 2}, torch.tensor([1, 0, 1, 0])
+    out = averaged(state, groups, labels, replies, rows, due, scale="model", drift="raw")
     assert out["models"].tolist() == [[3, 20], [30, 40]]
     assert out["version"].tolist() == [[7, 0], [0, 0]]
     torch.testing.assert_close(out["shares"][0, 0], torch.tensor([0, 1 / 3, 0, 2 / 3]))

@@ -168,13 +168,14 @@ def server(size, initial, participation=1.0):
     )  # fmt: skip
 
 
-def merged(method, state, answers, asked=None):
-    """A round in which the clients `asked` were sent to and those of `answers` came back with these models."""
-    asked = asked or sorted(answers)
-    ids = torch.tensor(sorted(answers))
-    body = torch.tensor([answers[c] for c in sorted(answers)])
+def merged(method, state, answers, asked=None, order=None):
+    """A round in which the clients `asked` were sent to and those of `answers` came back with these models, in this
+    order."""
+    asked, order = asked or sorted(answers), order or sorted(answers)
+    ids = torch.tensor(order)
+    body = torch.tensor([answers[c] for c in order])
     sent = method.send(state, torch.tensor(asked))
-    position = torch.tensor([asked.index(c) for c in sorted(answers)])
+    position = torch.tensor([asked.index(c) for c in order])
     return method.merge(state, sent, Replies(ids, torch.ones_like(ids), (body,), position, 1))
 
 
@@ -276,6 +277,17 @@ def test_updates_are_since_what_each_client_was_sent():
     state = merged(method, state, {0: [6.0, 5.0], 2: [6.0, 10.0], 1: [7.0, 6.0]}, asked=[2, 1, 0])
     half = 0.5**0.5
     np.testing.assert_allclose(state["cosines"], [[1, 0, half], [0, 1, half], [half, half, 1]], atol=1e-6)
+
+
+def test_the_order_of_replies_does_not_matter():
+    """k-means++ draws by index; models without clear clusters and a single start show it."""
+    models = np.random.default_rng(3).normal(size=(20, 2)).round(3).tolist()
+    method = FedCEDAR(clusters=4, n_init=1, propagations=0)
+    state = method.init(server(20, [0.0, 0.0]))
+    one = merged(method, state, dict(enumerate(models)))
+    other = merged(method, state, dict(enumerate(models)), order=np.random.default_rng(4).permutation(20).tolist())
+    assert one["labels"].tolist() == other["labels"].tolist()
+    torch.testing.assert_close(one["models"], other["models"])
 
 
 def test_fewer_distinct_models_than_clusters_say_so(caplog):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +20,7 @@ from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.floco import Floco
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Message
+from fedkin.protocol import Message, Server, Training
 
 
 def draw(center, radius, rng):
@@ -47,6 +49,17 @@ def train(net, client, body, heads, center, radius, *, epochs=2, personal=False,
     return net.vector()[BODY], [head.detach() for head in heads]
 
 
+def started(count):
+    """The heads' weights from a normal distribution of variance 2 / (fan in + fan out) = 2 / (16 + 10), one by one."""
+    fed = federation()
+    make = maker("mlp", fed.shape, fed.classes, SEED, {"width": 0.25})
+    generator = torch.Generator().manual_seed(int(Server.rng(SimpleNamespace(seed=SEED), 0, 0xF10C0).integers(1 << 62)))
+    heads = [Network(make(m), fed.example).initial[HEAD].clone() for m in range(count)]
+    for head in heads:
+        head[:160] = torch.empty(160).normal_(0, (2 / 26) ** 0.5, generator=generator)
+    return heads
+
+
 def energy(points):
     total = 0.0
     for i in range(len(points)):
@@ -60,8 +73,7 @@ def test_it_is_the_papers_algorithm(personal):
     got = run(Floco(endpoints=3, tau=2, rho=0.3, personal_epochs=personal, lam=0.5))
     net, n, fed = network(), sizes(), federation()
     body = net.initial[BODY]
-    make = maker("mlp", fed.shape, fed.classes, SEED, {"width": 0.25})
-    heads = [Network(make(m), fed.example).initial[HEAD] for m in range(3)]
+    heads = started(3)
     centers, radius, own = np.full((6, 3), 1 / 3), 0.0, {}
     for round in (1, 2, 3):
         answers, mine = [], {}
@@ -164,9 +176,21 @@ def test_it_survives(tmp_path, personal):
 
 
 def test_fewer_rounds_than_tau_are_named_before_it_starts():
-    short, enough = run(Floco(tau=3), rounds=2), run(Floco(tau=3), rounds=3)
+    short, enough = run(Floco(endpoints=1, tau=3), rounds=2), run(Floco(endpoints=1, tau=3), rounds=3)
     (text,) = [record.value for record in short.history.select("warning")]
     assert "after round 3" in text
     assert not short.state["assigned"].any()
     assert not list(enough.history.select("warning"))
     assert enough.state["assigned"].all()
+
+
+def test_too_few_steps_for_so_many_endpoints_are_named_before_it_starts():
+    """50 clients' steps for each endpoint; with 2 epochs of batches of 8 a client of 33 examples takes 10 a round."""
+    fed = SimpleNamespace(
+        ids=torch.arange(4), n=torch.tensor([30, 36, 30, 36]), training=Training(epochs=2, batch_size=8)
+    )
+    (text,) = Floco(endpoints=10, tau=1).warnings(fed, 49)
+    assert "about 490 steps train each like 49 of FedAvg" in text
+    assert not Floco(endpoints=10, tau=1).warnings(fed, 50)
+    assert not Floco(endpoints=9, tau=1).warnings(fed, 49)
+    assert not Floco(endpoints=1, tau=1).warnings(fed, 1)

@@ -158,9 +158,7 @@ class FedCEDAR(Method):
             sizes = members.bincount(minlength=len(table)).float()
             out[outside] = sizes / sizes.sum() @ table
         else:
-            out[outside] = table[: len(state["graph"])].mean(
-                0
-            )  # condition 2: the mean of this round's clusters, 1/K each
+            out[outside] = table[: len(state["graph"])].mean(0)  # condition 2: the mean of this round's K clusters
         return out
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -170,7 +168,9 @@ class FedCEDAR(Method):
         labels = np.arange(len(models))
         if self.clustering:  # eq. (1)
             rng = np.random.default_rng([replies.seed, 0xCEDA2])
-            labels = kmeans(products, self.clusters, restarts=self.n_init, rng=rng).labels
+            order = replies.ids.argsort().numpy()  # k-means++ draws by index: clients must come in the same order
+            found = kmeans(products[np.ix_(order, order)], self.clusters, restarts=self.n_init, rng=rng)
+            labels[order] = found.labels
         center = membership(labels)
         if self.clustering and len(center) < self.clusters and len(center) != len(state["graph"]):
             logging.getLogger(__name__).warning(

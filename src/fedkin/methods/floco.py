@@ -15,6 +15,10 @@ uses the head at β_i. Deviations: the replies of round τ serve for (3) and for
 twice); all clients are asked then, and those whose reply is missing, or who join later, keep the whole simplex. It
 holds weight and bias (theirs: the weight). (2) moves from β_i toward a uniform point, so α stays in it
 (theirs may leave it).
+
+Endpoint weights start by Glorot's rule, as in the authors' code: the center of the simplex is a mean of M independent
+heads, so with PyTorch's smaller weights it would hardly pass a gradient to the body. A step at α moves endpoint m by
+α_m of a head's step, so the center learns at 1/M of FedAvg's pace.
 """
 
 from __future__ import annotations
@@ -33,10 +37,12 @@ from fedkin.client.parts import check_head, linear_head, sgd_with
 from fedkin.client.steps import joined
 from fedkin.maths.mixing import average, shares
 from fedkin.maths.simplex import near, principal_scores, spread_on_simplex
+from fedkin.maths.steps import local_steps
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 Parts = tuple[Tensor, ...]  # body and endpoints
+ENOUGH = 50  # steps of FedAvg that a run should be worth to each endpoint
 
 CITATION = r"""@inproceedings{grinwald2024federated,
   title = {Federated Learning over Connected Modes},
@@ -69,10 +75,15 @@ class Floco(Method):
     # ---- server
     def init(self, fed: Server) -> State:
         check_head(fed.layout, fed.classes, "Floco")
-        linear_head(fed.layout, fed.initial(0)[fed.layout.head], "Floco")  # says so now if there is no such head
+        endpoints = torch.stack([fed.initial(m)[fed.layout.head] for m in range(self.endpoints)])
+        generator = torch.Generator().manual_seed(int(fed.rng(0, 0xF10C0).integers(1 << 62)))
+        for head in endpoints:
+            weight, _ = linear_head(fed.layout, head, "Floco")  # says so now if there is no such head
+            if self.endpoints > 1:  # one endpoint is FedAvg, with the head that the network starts with
+                torch.nn.init.xavier_normal_(weight, generator=generator)
         return {
             "body": fed.initial(0)[fed.layout.body],
-            "endpoints": torch.stack([fed.initial(m)[fed.layout.head] for m in range(self.endpoints)]),
+            "endpoints": endpoints,
             "centers": torch.full((fed.size, self.endpoints), 1 / self.endpoints),
             "assigned": torch.zeros(fed.size, dtype=torch.bool),
             "round": 0,
@@ -85,6 +96,14 @@ class Floco(Method):
             out.append(
                 f"floco: clients get their regions of the simplex after round {self.tau}; in {rounds} rounds all use "
                 "its center. Use more rounds or a smaller tau."
+            )
+        n, training = float(fed.n[fed.ids].double().mean()), fed.training
+        steps = rounds * local_steps(round(n), training.batch_size, training.epochs)
+        if self.endpoints > 1 and steps < ENOUGH * self.endpoints:
+            out.append(
+                f"floco: {self.endpoints} endpoints share every step, so about {steps} steps train each like "
+                f"{steps / self.endpoints:.0f} of FedAvg: too few where clients have most classes. Use fewer "
+                "endpoints, more rounds or epochs, or a larger lr."
             )
         if len(fed.ids) < 2:
             out.append("floco: regions need at least two clients; a single client uses the center of the simplex.")

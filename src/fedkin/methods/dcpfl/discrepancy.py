@@ -1,15 +1,11 @@
-"""Discrepancy between models (DC-PFL, eq. 3 and 5) and the tree of groups built from it (sec. II-C, III-B)."""
+"""Discrepancy between models (DC-PFL, eq. 3) and between a group's layers (eq. 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 Scale = Literal["common", "model", "layer"]
@@ -61,70 +57,6 @@ def layer_discrepancy(vectors: Tensor, center: Tensor, layers: Sequence[Tensor],
         sums = [((v - low[i]) / span[i] - target).abs_().sum(dtype=torch.double) for i, v in enumerate(part)]
         out.append(float(torch.stack(sums).mean()) / part.shape[1])
     return torch.tensor(out, dtype=torch.double)
-
-
-def filled(total: Tensor, count: Tensor) -> Tensor:
-    """Mean discrepancy of each pair, from sums and counts. A pair never seen together gets the mean of its two members'
-    mean discrepancies."""
-    known = (count > 0) & ~torch.eye(len(count), dtype=torch.bool)
-    mean = torch.where(known, total / count.clamp(min=1), 0.0)
-    overall = mean.sum() / known.sum().clamp(min=1)
-    usual = torch.where(known.any(1), mean.sum(1) / known.sum(1).clamp(min=1), overall)
-    out = torch.where(known, mean, (usual[:, None] + usual[None]) / 2)
-    return out.fill_diagonal_(0.0)
-
-
-def group_tree(distance: Tensor) -> Tensor:
-    """Average-linkage merges [n-1, 4] in scipy's form; γ_global is the height of the last one."""
-    if len(distance) < 2:
-        return torch.empty(0, 4, dtype=torch.double)
-    square = distance.double().numpy()
-    return torch.from_numpy(linkage(squareform((square + square.T) / 2, checks=False), "average"))
-
-
-def cut(tree: Tensor, gamma: float) -> Tensor:
-    """Group of each leaf at the normalized threshold: 1 is one group, 0 every leaf alone, and cuts are nested. Groups
-    are numbered by their first leaf."""
-    leaves = len(tree) + 1
-    if gamma <= 0:
-        return torch.arange(leaves)
-    if leaves == 1 or gamma >= 1:
-        return torch.zeros(leaves, dtype=torch.long)
-    merges: NDArray[np.float64] = tree.numpy()
-    return first_seen(torch.from_numpy(fcluster(merges, gamma * merges[-1, 2], "distance").astype(np.int64)))
-
-
-def gamma_for(tree: Tensor, groups: int) -> float:
-    """The normalized threshold at which the tree has this many groups (fewer where merges have equal heights)."""
-    leaves = len(tree) + 1
-    if groups <= 1 or leaves == 1:
-        return 1.0
-    if groups >= leaves:
-        return 0.0
-    height: list[float] = tree[:, 2].tolist()
-    return (height[-groups] + height[1 - groups]) / 2 / height[-1] if height[-1] > 0 else 1.0
-
-
-def labels_at(tree: Tensor, leaves: Tensor, leader: Tensor, gamma: float) -> Tensor:
-    """Group of every client at γ̃. Leaf k of the tree is client `leaves[k]`. Client i joins the group of `leader[i]` (a
-    leaf is its own leader) and has group -1 without a leader. At γ̃ = 1 all clients are together, leader or not."""
-    if gamma >= 1:
-        return torch.zeros_like(leader)
-    group = torch.full_like(leader, -1)
-    group[leaves] = cut(tree, gamma)
-    placed = leader >= 0
-    labels = group[leader.clamp(min=0)] if gamma > 0 else torch.arange(len(leader))
-    out = torch.full_like(leader, -1)
-    out[placed] = first_seen(labels[placed])
-    return out
-
-
-def first_seen(labels: Tensor) -> Tensor:
-    """The same groups, numbered 0, 1, … in order of first appearance."""
-    _, first, inverse = np.unique(labels.numpy(), return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return torch.from_numpy(rank[inverse.reshape(-1)])
 
 
 def _manhattan(vectors: Tensor, low: Tensor | None, span: Tensor | None) -> Tensor:

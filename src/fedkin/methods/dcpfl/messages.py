@@ -33,6 +33,15 @@ def planned(client: Client, plan: Any, bit: int) -> Tensor:
     return (plan & bit) > 0 if len(plan) else torch.zeros(len(client.net.layout.layers), dtype=torch.bool)
 
 
+def loss_wanted(client: Client, plan: Any) -> bool:
+    return bool(planned(client, plan, LOSS).any())
+
+
+def upload(client: Client, model: Tensor, plan: Any) -> Tensor:
+    """The layers of a model that are due."""
+    return pick(model, planned(client, plan, DUE), owner_of(client.net.layout))
+
+
 def model_of(client: Client, part: Any, plan: Any) -> Tensor:
     """The model a client trains: the layers it was sent, and its own for the others."""
     own = part if len(part) == client.net.layout.size else client.state["models"][0]

@@ -10,7 +10,7 @@ Liu, Huang, He, Cao. arXiv 2508.01580, 2025.
 | l(t), s | state "losses" (of this rapid decrease period), window |
 | r(t), t_obv, t_sp | curvature.py, patience, hold |
 | D_{g,l}, S(·) there, D_g | groups "spread" (layer_drift), layer_scale, layer_reference |
-| τ_{g,l}, τ, α, 0.1 | `_due`, tau (tau_counts), alpha, low |
+| τ_{g,l}, τ, α, 0.1 | `due_layers`, tau (tau_counts), alpha, low |
 
 Deviations, each with its reason in docs/methods/dcpfl.md: S uses the smallest and largest value of all models together;
 a layer's share of the sum over layers is compared with 0.1; γ̃ falls by λ (the text says "adding") and keeps falling
@@ -18,13 +18,16 @@ while the groups stay the same; l_w is a plain mean; r = +inf where l'' ≤ 0; a
 A layer that is not due stays in the client's private state. A client is sent exactly the layers that its group averaged
 since the client last received them. A client that joins after the tree was built follows the client whose training
 moves the model most similarly.
+
+Beside this file: discrepancy.py (eq. 3 and 5), tree.py (sec. III-B), curvature.py and trial.py (III-C), layerwise.py
+(IV), messages.py (what travels), view.py (what the history shows).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil
 from typing import Any, Literal
 
 import torch
@@ -33,22 +36,22 @@ from torch import Tensor
 from fedkin.bounds import Count, Fraction, NonNegative, PositiveFraction, Whole
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
-from fedkin.methods.dcpfl.curvature import radius, rapid_decrease_end
-from fedkin.methods.dcpfl.discrepancy import filled, first_seen, gamma_for, group_tree, labels_at, pairwise_discrepancy
-from fedkin.methods.dcpfl.layerwise import Tables, averaged, overall, pick, stacked
-from fedkin.methods.dcpfl.messages import DUE, LOSS, check_lengths, missing_parts, model_of, owner_of, plan_of, planned
-from fedkin.protocol import (
-    Client,
-    Clients,
-    Message,
-    Method,
-    Model,
-    Replies,
-    Reply,
-    Server,
-    State,
-    ragged,
+from fedkin.methods.dcpfl import view
+from fedkin.methods.dcpfl.layerwise import (
+    Tables,
+    averaged,
+    due_layers,
+    lacking,
+    low_layers,
+    newest,
+    overall,
+    stacked,
+    started,
 )
+from fedkin.methods.dcpfl.messages import check_lengths, loss_wanted, missing_parts, model_of, owner_of, plan_of, upload
+from fedkin.methods.dcpfl.tree import compared, directions, first_seen, followed, gamma_for, groups_at, grown
+from fedkin.methods.dcpfl.trial import judged, losses_in_groups, proposed
+from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Reply, Server, State, ragged
 
 # Settings for `matters` under which trials, or layers of low discrepancy, occur within a few rounds.
 SOON = {"start_rounds": 1, "window": 1, "patience": 1, "hold": 1, "settings": {"rounds": 12}}
@@ -160,32 +163,25 @@ class DCPFL(Method):
         labels = torch.zeros(size, dtype=torch.long)
         if self.oracle and not self.split_after:
             labels = first_seen(torch.tensor(self.oracle))
-        count = int(labels.max()) + 1
         return {
-            "clock": 0,
+            "clock": 0,  # rounds done
             "period": self._period(fed),
             "layers": [layer.name or "model" for layer in fed.layout.layers],
-            "owner": owner_of(fed.layout),
+            "owner": owner_of(fed.layout),  # the layer of each column of a vector
             "parameters": fed.layout.parameters,
             "n": fed.n,
-            "groups": {
-                "models": fed.initial(0).repeat(count, 1),
-                "version": torch.zeros(count, layers, dtype=torch.long),
-                "since": torch.zeros(count, layers, dtype=torch.long),
-                "spread": torch.full((count, layers), torch.inf, dtype=torch.double),
-                "shares": torch.full((count, layers, size), 1 / size),
-            },
-            "labels": labels,
-            "held": torch.full((size, layers), -1),
+            "groups": started(fed.initial(0), int(labels.max()) + 1, layers, size),
+            "labels": labels,  # each client's group; -1: none yet
+            "held": torch.full((size, layers), -1),  # version of each layer that a client holds
             "distance": torch.zeros(size, size, dtype=torch.double),
             "seen": torch.zeros(size, size, dtype=torch.long),
             "tree": None,
             "leaves": torch.empty(0, dtype=torch.long),
-            "leader": torch.full((size,), -1),
+            "leader": torch.full((size,), -1),  # whose group a client joins; a client of the tree leads itself
             "gamma": 1.0,
             "losses": [],
-            "wait": 0,
-            "trial": None,
+            "wait": 0,  # rounds until finer groups may be tried again
+            "trial": None,  # the groups to try in this round
             "event": {},
         }
 
@@ -219,13 +215,12 @@ class DCPFL(Method):
         return fed.sample(round - state["clock"] % state["period"])  # the same clients until they upload
 
     def send(self, state: State, ids: Tensor) -> Message:
-        asks = self._asks(state, ids)
+        asks, report_loss = lacking(state, ids), state["clock"] % state["period"] == 0
         old = missing_parts(state, state["labels"], state["groups"]["models"], ids, asks)
-        report_loss = state["clock"] % state["period"] == 0
-        if (trial := state["trial"]) is None:
+        if (tried := state["trial"]) is None:
             due = self._due(state)[state["labels"][ids]]
             return Message(own=(old, [plan_of(a, d, report_loss) for a, d in zip(asks, due)]))
-        new = missing_parts(state, trial["labels"], trial["groups"]["models"], ids, asks)
+        new = missing_parts(state, tried["labels"], tried["groups"]["models"], ids, asks)
         plans = [plan_of(a, torch.zeros_like(a), report_loss) for a in asks]  # the verdict says what to upload
         return Message((torch.ones(1, dtype=torch.uint8),), (old, plans, new))
 
@@ -233,7 +228,7 @@ class DCPFL(Method):
         if state["trial"] is None:
             return super().round(state, clients)
         sent = self.send(state, clients.ids)
-        state, accepted = self._judge(state, clients.run(self.local, sent))
+        state, accepted = judged(state, clients.run(self.local, sent), self.hold)
         due = self._due(state)[state["labels"][clients.ids]]
         verdict = torch.tensor([int(accepted)], dtype=torch.uint8)
         plans: list[Tensor] = [plan_of(torch.zeros_like(d), d, False) for d in due]
@@ -241,44 +236,30 @@ class DCPFL(Method):
 
     def join(self, state: State, client: Client, id: int) -> Message:
         """The whole model of the nearest group: the one whose change from the mean of all groups is most similar to the
-        newcomer's, as for a client that joins during training (`_follow`)."""
+        newcomer's, as for a client that joins during training (tree.py)."""
         models, labels = state["groups"]["models"], state["labels"].index_fill(0, torch.tensor([id]), -1)
         group = 0
         if len(models) > 1:
             mean = overall(models, labels, state["n"])
-            moved = (torch.cat([sgd(client, mean)[None], models]) - mean)[:, : state["parameters"]]
-            moved = moved / moved.abs().sum(1, keepdim=True).clamp(min=1e-30)
+            moved = torch.cat([sgd(client, mean)[None], models])
+            moved = directions(moved, mean, slice(state["parameters"]))
             group = int(torch.cdist(moved[:1], moved[1:], p=1).argmin())
         placed = {**state, "labels": labels.index_fill(0, torch.tensor([id]), group), "trial": None}
         return self.send(placed, torch.tensor([id])).for_position(0)
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         state = {**state, "event": {}}
-        losses = [float(loss[0]) for loss in _grouped_losses(state, replies) if len(loss)]
+        losses = [float(loss[0]) for loss in losses_in_groups(state, replies) if len(loss)]
         if losses:
             state["event"] = {"loss": sum(losses) / len(losses)}  # l(t)
             state["losses"] = [*state["losses"], state["event"]["loss"]]
         return self._collect(state, replies)
 
-    def _judge(self, state: State, replies: Replies) -> tuple[State, bool]:
-        """Compare old and new groups by the mean training loss after local training (sec. III-C)."""
-        check_lengths(replies, 1, [4] * len(replies.ids))
-        losses = [loss.double() for loss in _grouped_losses(state, replies)]
-        if not losses:  # only clients without a group answered: keep the groups
-            return {**state, "trial": None, "event": {}, "wait": 1}, False
-        before_old, before_new, old, new = torch.stack(losses).mean(0).tolist()
-        trial, accepted = state["trial"], new < old
-        outcome = {"outcome": "accepted" if accepted else "refused", "old": old, "new": new, "gamma": trial["gamma"]}
-        state = {**state, "trial": None, "event": {"trial": outcome, "loss": before_new if accepted else before_old}}
-        if accepted:  # a new rapid decrease period with its own loss curve
-            return {**state, **trial, "losses": [before_new], "wait": 0}, True
-        return {**state, "losses": [*state["losses"], before_old], "wait": self.hold + 1}, False
-
     def _collect(self, state: State, replies: Replies) -> State:
         """Record what clients hold now. If layers were uploaded, average them and decide whether to change groups."""
         ids, labels, due = replies.ids, state["labels"][replies.ids], self._due(state)
         held = state["held"].clone()
-        held[ids] = torch.maximum(held[ids], _with_all(state["groups"]["version"])[labels])
+        held[ids] = torch.maximum(held[ids], newest(state["groups"]["version"])[labels])
         before = {**state, "held": held}
         state = {**before, "clock": state["clock"] + 1}
         if not bool(due.any()):
@@ -287,47 +268,15 @@ class DCPFL(Method):
         uploads = stacked(replies.body[0], due[labels], state["owner"])
         state["groups"] = self._averaged(state, state["groups"], state["labels"], replies, uploads, due)
         if state["tree"] is None:
-            state = self._compare(state, ids, uploads)
+            state = compared(state, ids, uploads, self.scale)
+            if state["clock"] >= self.start_rounds * state["period"]:
+                state = grown(state)
         elif not self.oracle:
-            state = _follow(before, state, ids, uploads, due[labels])
-        return self._consider(state, replies, uploads, due)
+            state = followed(before, state, ids, uploads, due[labels])
+        return self._regrouped(state, replies, uploads, due)
 
-    def _averaged(
-        self, state: State, groups: Tables, labels: Tensor, replies: Replies, uploads: Tensor, due: Tensor
-    ) -> Tables:
-        return averaged(
-            groups,
-            labels[replies.ids],
-            uploads,
-            due[: len(groups["models"])],
-            ids=replies.ids,
-            n=replies.n,
-            now=state["clock"],
-            owner=state["owner"],
-            parameters=state["parameters"],
-            scale=self.layer_scale,
-            drift=self.layer_drift,
-        )
-
-    def _compare(self, state: State, ids: Tensor, uploads: Tensor) -> State:
-        """Sum the discrepancy over the first T_start communication rounds, then build the tree."""
-        trained = state["owner"][: state["parameters"]]
-        layers = [(trained == layer).nonzero().flatten() for layer in range(len(state["layers"]))]
-        pairs = torch.meshgrid(ids, ids, indexing="ij")
-        distance, seen = state["distance"].clone(), state["seen"].clone()
-        distance[pairs] += pairwise_discrepancy(uploads[:, : len(trained)], self.scale, layers)  # eq. (3)
-        seen[pairs] += 1
-        state = {**state, "distance": distance, "seen": seen}
-        if state["clock"] < self.start_rounds * state["period"]:
-            return state
-        leaves = seen.diagonal().nonzero().flatten()
-        leader = state["leader"].clone()
-        leader[leaves] = leaves
-        tree = group_tree(_discrepancy(state, leaves))
-        return {**state, "tree": tree, "leaves": leaves, "leader": leader, "event": {**state["event"], "tree": True}}
-
-    def _consider(self, state: State, replies: Replies, uploads: Tensor, due: Tensor) -> State:
-        """If it is time for other groups, make them from the same uploads and try them in the next round."""
+    def _regrouped(self, state: State, replies: Replies, uploads: Tensor, due: Tensor) -> State:
+        """If it is time for other groups, make them from the same uploads. Finer groups are tried in the next round."""
         if not self.dynamic:
             if state["clock"] // state["period"] != self._split_round():
                 return state
@@ -337,69 +286,45 @@ class DCPFL(Method):
             return {**state, **self._split(state, gamma, replies, uploads, due)}
         if state["tree"] is None:
             return state
-        end = rapid_decrease_end(state["losses"], self.window, self.patience) if not state["wait"] else None
-        ready = end is not None or state["wait"] == 1
-        state = {**state, "wait": max(0, state["wait"] - 1)}
-        gamma, placed, same = state["gamma"], state["leader"] >= 0, True
-        while ready and same and gamma > 0:  # skip steps that change no group: both models of the trial would be equal
-            gamma = max(0.0, round(gamma - self.step, 9))
-            same = torch.equal(_labels(state, gamma)[placed], state["labels"][placed])
-        if same:
-            return state
-        if end is not None:  # report it as a communication round since the start of the run
-            end += state["clock"] // state["period"] - len(state["losses"])
-            state["event"] = {**state["event"], "rdp_end": end}
-        return {**state, "trial": self._split(state, gamma, replies, uploads, due)}
+        state, lower = proposed(state, self.window, self.patience, self.step)
+        return state if lower is None else {**state, "trial": self._split(state, lower, replies, uploads, due)}
 
     def _split(self, state: State, gamma: float, replies: Replies, uploads: Tensor, due: Tensor) -> State:
         """The groups at γ̃: a new group starts with its parent's model and averages what its members just uploaded."""
-        labels = first_seen(torch.tensor(self.oracle)) if self.oracle else _labels(state, gamma)
+        labels = first_seen(torch.tensor(self.oracle)) if self.oracle else groups_at(state, gamma)
         parent = torch.stack([state["labels"][labels == g].amax() for g in range(int(labels.max()) + 1)])
         groups = {name: table[parent] for name, table in state["groups"].items()}
         groups = self._averaged(state, groups, labels, replies, uploads, due[parent])
         return {"labels": labels, "groups": groups, "gamma": gamma}
 
-    def _asks(self, state: State, ids: Tensor) -> Tensor:
-        """[C, L]: layers that a client lacks because its group averaged them since the client last received them."""
-        return state["held"][ids] < _with_all(state["groups"]["version"])[state["labels"][ids]]  # type: ignore[no-any-return]
+    def _averaged(self, *arguments: Any) -> Tables:
+        return averaged(*arguments, scale=self.layer_scale, drift=self.layer_drift)
 
     def _due(self, state: State) -> Tensor:
-        """[G + 1, L]: layers that a group's clients upload in this round; the last row is for those without a group."""
-        low, period, now = self._low(state), state["period"], state["clock"] + 1
-        if now % period:
-            return torch.zeros_like(low)
-        everything = not self.layerwise or state["tree"] is None or now % (self.alpha * period) == 0
-        due = torch.ones_like(low) if everything else ~low
-        if self.lone == "silent" and state["tree"] is not None:
-            labels = state["labels"]
-            due[:-1][labels[labels >= 0].bincount(minlength=len(low) - 1) == 1] = False
-        return due
+        silent = self.lone == "silent"
+        return due_layers(state, self._low(state), self.alpha, layerwise=self.layerwise, silent=silent)
 
     def _low(self, state: State) -> Tensor:
-        spread = state["groups"]["spread"]
-        reference = spread.sum(1, keepdim=True) if self.layer_reference == "sum" else spread.mean(1, keepdim=True)
-        low = spread < self.low * reference  # eq. (6); false before the first measurement
-        return torch.cat([low, torch.zeros_like(low[:1])])
+        low = low_layers(state["groups"]["spread"], self.low, self.layer_reference)
+        return torch.cat([low, torch.zeros_like(low[:1])])  # the last row: clients without a group
 
     # ---- client
     @ragged
     def local(self, client: Client, message: Message) -> Reply:
-        part, plan, *trial = message.own
+        part, plan, *tried = message.own
         # One model; in a trial the old and the new group's, unless neither has a layer that is new to this client.
-        starts = [model_of(client, p, plan) for p in ((part, *trial) if len(part) else (part,))]
-        measured = starts if bool(planned(client, plan, LOSS).any()) else []
+        starts = [model_of(client, p, plan) for p in ((part, *tried) if len(part) else (part,))]
+        measured = starts if loss_wanted(client, plan) else []
         losses = [evaluate(client.net, model, client.data.train)[1] for model in measured]  # l_i(t)
         trained = []
         for model in starts:
             torch.default_generator.manual_seed(client.seed)  # the same dropout noise for both
             trained.append(sgd(client, model))
-        if trial:
+        if tried:
             after = [evaluate(client.net, model, client.data.train)[1] for model in trained]
             losses = [losses[0], losses[-1], after[0], after[-1]]
         state = {"models": trained, "received": starts[0], "made": client.seed}
-        return Reply(
-            state, (pick(trained[0], planned(client, plan, DUE), owner_of(client.net.layout)), torch.tensor(losses))
-        )
+        return Reply(state, (upload(client, trained[0], plan), torch.tensor(losses)))
 
     @ragged
     def settle(self, client: Client, message: Message) -> Reply:
@@ -407,8 +332,7 @@ class DCPFL(Method):
         if client.state.get("made") != client.seed:
             raise RuntimeError("This client took no part in the trial: it has no models to choose from.")
         kept: Tensor = client.state["models"][-1 if bool(message.shared[0]) else 0]
-        due = planned(client, message.own[0], DUE)
-        return Reply({**client.state, "models": [kept]}, (pick(kept, due, owner_of(client.net.layout)), torch.empty(0)))
+        return Reply({**client.state, "models": [kept]}, (upload(client, kept, message.own[0]), torch.empty(0)))
 
     def received(self, client: Client, message: Message) -> Model:
         if client.state.get("made") == client.seed:  # after this round's training: the model it started from was kept
@@ -424,72 +348,8 @@ class DCPFL(Method):
 
     # ---- to look at
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """One matrix for all layers with equal mixing. A layer that would not be sent stays the client's own."""
-        everybody = torch.arange(len(state["n"]))
-        asks, labels, table = self._asks(state, everybody), state["labels"], state["groups"]["shares"]
-        out: dict[str, Tensor] = {}
-        for layer, name in enumerate(state["layers"]):
-            shares = table[:, layer]
-            shares = torch.cat([shares, overall(shares, labels, state["n"])[None]])[labels]
-            matrix = torch.where(asks[:, layer, None], shares, torch.eye(len(labels)))
-            alike = next((key for key, other in out.items() if torch.equal(other, matrix)), None)
-            out[name if alike is None else f"{alike}, {name}"] = matrix if alike is None else out.pop(alike)
-        return out
+        return view.mixing(state)
 
     def describe(self, state: State) -> dict[str, Any]:
-        event, low = dict(state["event"]), self._low(state)
-        out = {"clusters": state["labels"], "group_count": len(low) - 1, "gamma": state["gamma"]}
-        if event.pop("tree", False):
-            out["tree"], out["leaves"] = state["tree"], state["leaves"]
-            out["discrepancy"] = _discrepancy(state, state["leaves"])
-        if "loss" in event:
-            r = float(radius(state["losses"], self.window)[-1])
-            out["radius"] = r if isfinite(r) else None
-        periods = torch.where(low & self.layerwise, self.alpha * state["period"], state["period"])
-        for name, table in (("layer_discrepancy", state["groups"]["spread"]), ("layer_period", periods[:-1])):
-            rows = [[value if isfinite(value) else None for value in row] for row in table.tolist()]
-            out[name] = {str(group): dict(zip(state["layers"], row)) for group, row in enumerate(rows)}
-        return out | event
-
-
-def _grouped_losses(state: State, replies: Replies) -> list[Tensor]:
-    """Losses of the clients that have a group."""
-    return [loss for loss, label in zip(replies.body[1], state["labels"][replies.ids].tolist()) if label >= 0]
-
-
-def _with_all(version: Tensor) -> Tensor:
-    """Adds a last row for clients without a group (label -1): the mean of all groups, as new as the newest group."""
-    return torch.cat([version, version.amax(0, keepdim=True)])
-
-
-def _labels(state: State, gamma: float) -> Tensor:
-    return labels_at(state["tree"], state["leaves"], state["leader"], gamma)
-
-
-def _discrepancy(state: State, leaves: Tensor) -> Tensor:
-    grid = torch.meshgrid(leaves, leaves, indexing="ij")
-    return filled(state["distance"][grid], state["seen"][grid])
-
-
-def _follow(before: State, state: State, ids: Tensor, uploads: Tensor, due: Tensor) -> State:
-    """A client outside the tree follows, from its first upload on, the client with the most similar change.
-
-    D compares clients that started from one model. These clients started from different ones, so changes are measured
-    from the model that the newcomer started from, the mean of all groups, and divided by their length.
-    """
-    late = state["leader"][ids] < 0
-    known = ~late & due.any(1)  # a client alone in its group sends nothing
-    layers = due[known].all(0)
-    if not bool(late.any()) or not bool(known.any()) or not bool(layers.any()):
-        return state
-    columns = layers[state["owner"]]
-    columns[state["parameters"] :] = False
-    moved = (uploads - overall(before["groups"]["models"], before["labels"], state["n"]))[:, columns]
-    moved = moved / moved.abs().sum(1, keepdim=True).clamp(min=1e-30)
-    leader, labels, held = state["leader"].clone(), state["labels"].clone(), state["held"].clone()
-    leader[ids[late]] = ids[known][torch.cdist(moved[late], moved[known], p=1).argmin(1)]
-    for client in ids[late].tolist():
-        if labels[client] != labels[leader[client]]:
-            labels[client] = labels[leader[client]]
-            held[client] = -1  # it holds the mean of all groups, not its group's model
-    return {**state, "leader": leader, "labels": labels, "held": held}
+        low = self._low(state)[:-1] & self.layerwise
+        return view.described(state, torch.where(low, self.alpha * state["period"], state["period"]), self.window)

@@ -192,31 +192,15 @@ class PFedGAT(Method):
 
     def _learn(self, state: State, sent: Message, replies: Replies) -> State:
         """The gradient step on L = Σ_i L_i, eq. (9), with feedback on the models that the last graph made."""
-        nodes, count = state["nodes"], len(state["R"])
-        models = state["models"][:, : state["parameters"]]
-        position = torch.full((count,), -1).index_copy_(0, nodes, torch.arange(len(nodes)))[replies.ids]
-        given = position >= 0
-        loss, gave = torch.zeros(count), torch.zeros(count, dtype=torch.bool)
-        asked, answered = state["feedbacks"][0] + int(given.sum()), state["feedbacks"][1]
-        if self.feedback != "delta":
-            given = torch.tensor([len(value) > 0 for value in replies.body[1]])
-            loss[replies.ids[given]] = torch.cat([*replies.body[1], torch.empty(0)])
-        ids, position = replies.ids[given], position[given]
-        gave[ids] = True
-        answered += len(ids)
-        if asked >= count and not answered:
-            raise ValueError(
-                f"{asked} times a client was asked for feedback and had no validation examples, so the attention "
-                "learns nothing: federate with validation=0.1, or use feedback='delta'."
-            )
-        heard = {**state, "loss": loss, "gave": gave, "feedbacks": [asked, answered]}
-        if self.feedback == "scalar":
-            both = state["gave"][ids] & (state["sign"] == -1)  # this round's − needs the + of the round before
-            ids, position = ids[both], position[both]
-        if not len(ids):
+        heard, given = self._heard(state, replies)
+        if self.feedback == "scalar":  # this round's − needs the + of the round before
+            given = given & state["gave"][replies.ids] & (state["sign"] == -1)
+        if not bool(given.any()):
             return heard
-        rows = torch.zeros(len(nodes), len(nodes))  # ∂L/∂R
-        R = state["R"][nodes][:, nodes]
+        nodes, models = state["nodes"], state["models"][:, : state["parameters"]]
+        R, rows = state["R"][nodes][:, nodes], torch.zeros(len(nodes), len(nodes))  # rows: ∂L/∂R
+        ids = replies.ids[given]
+        position = torch.full((len(state["R"]),), -1).index_copy_(0, nodes, torch.arange(len(nodes)))[ids]
         if self.feedback == "gradient":
             slopes = replies.body[2] if bool(given.all()) else torch.stack([g for g in replies.body[2] if len(g)])
             rows[position] = maths.allocation_gradient(slopes, models)
@@ -226,11 +210,26 @@ class PFedGAT(Method):
         else:
             tilt = state["tilt"][nodes][:, nodes].float()
             R = maths.tilted(R, self.perturbation * tilt)  # removes the −
-            rows[position] = (
-                maths.paired_gradient(R, tilt, self.perturbation)[position] * (state["loss"] - loss)[ids, None]
-            )
+            drop = (state["loss"] - heard["loss"])[ids, None]
+            rows[position] = maths.paired_gradient(R, tilt, self.perturbation)[position] * drop
         rows[position] += self.prior * maths.uniform_gradient(R)[position]
         return self._step(heard, rows)
+
+    def _heard(self, state: State, replies: Replies) -> tuple[State, Tensor]:
+        """Note the losses L_i. True for the replies with feedback on a model that the last graph made."""
+        count, asked = len(state["R"]), torch.isin(replies.ids, state["nodes"])
+        given, loss, gave = asked, torch.zeros(count), torch.zeros(count, dtype=torch.bool)
+        if self.feedback != "delta":
+            given = torch.tensor([len(value) > 0 for value in replies.body[1]])
+            loss[replies.ids[given]] = torch.cat([*replies.body[1], torch.empty(0)])
+        gave[replies.ids[given]] = True
+        times, answers = state["feedbacks"][0] + int(asked.sum()), state["feedbacks"][1] + int(given.sum())
+        if times >= count and not answers:
+            raise ValueError(
+                f"{times} times a client was asked for feedback and had no validation examples, so the attention "
+                "learns nothing: federate with validation=0.1, or use feedback='delta'."
+            )
+        return {**state, "loss": loss, "gave": gave, "feedbacks": [times, answers]}, given
 
     def _step(self, state: State, rows: Tensor) -> State:
         gat, nodes, steps = state["gat"], state["nodes"], state["steps"] + 1
