@@ -259,6 +259,33 @@ def test_without_ray_it_says_what_to_install(fed, monkeypatch):
         ray_module.cache_clear()
 
 
+@needs_ray
+@pytest.mark.parametrize("away", [False, True], ids=["here", "elsewhere"])
+def test_workers_write_nothing_into_the_folder_of_a_run(session, fed, tmp_path, monkeypatch, away):
+    """A worker may outlive a run that is stopped: what it writes then would be in the folder of the next one."""
+    came: list[Path] = []
+
+    def stopped(work, done):
+        """The run ends after a client's work is done, before anything of it is kept."""
+        came.extend(done.files)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_received", stopped)
+        if away:
+            patch.setattr(engine.Ray, "_node", property(lambda self: "here", lambda self, node: None), raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            play_private(fed, tmp_path / "run")
+    assert came, "the client has a state to be kept"
+    assert not [path for path in came if path.exists()]
+    play_private(fed, tmp_path / "run")
+    assert [path for path in came if path.exists()], "the process of the run keeps it"
+
+
+def play_private(fed, out: Path):
+    return fedkin.run("ditto", fed, rounds=1, engine="ray", workers=1, out=out, checkpoint_every=1)
+
+
 # ---- clusters
 
 
@@ -333,7 +360,7 @@ from fedkin.engine import scheduler
 from ray.cluster_utils import Cluster
 
 traveled, received = [], engine._received
-engine._received = lambda work, done: (traveled.append((done.state, done.model)), received(work, done))[1]
+engine._received = lambda work, done: (traveled.extend(done.files), received(work, done))[1]
 fed = fedkin.federate("digits", clients=5, samples_per_client=40, seed=3)
 settings = {"checkpoint_every": 1, "evaluate_every": 1, "out": sys.argv[1]}
 with engine.on_loopback():
@@ -346,7 +373,7 @@ with engine.on_loopback():
                 fedkin.run("ditto", fed, engine="ray", rounds=rounds, **settings)
     finally:
         machines.shutdown()
-print(sum(state is not None for state, _ in traveled), sum(model is not None for _, model in traveled))
+print(*(sum(path.parent.name == name for path in traveled) for name in ("checkpoint", "models")))
 """
 
 

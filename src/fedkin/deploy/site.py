@@ -32,9 +32,10 @@ from fedkin.data.federation import Federation, federate, site_statistics
 from fedkin.data.preprocess import Fit, Preprocessing
 from fedkin.deploy.codec import MOST_TEXT, Answer, Malformed, Request, SiteInfo, decode_request, encode_answer
 from fedkin.deploy.plan import NAME, Plan, read
-from fedkin.deploy.secure import Secure, SecureSite, exchange_of
+from fedkin.deploy.secure import Secure, exchange_of
 from fedkin.deploy.secure import decode as decode_secure
 from fedkin.deploy.secure import encode as encode_secure
+from fedkin.deploy.secure_site import SecureSite
 from fedkin.engine.costs import nbytes
 from fedkin.engine.device import names as device_names
 from fedkin.engine.device import open_device
