@@ -48,6 +48,8 @@ class Settings:
         ("start", "tepid", "start='tepid' must be cold, warm or hot."),
         ("dynamic", 1, "dynamic=1 must be True or False."),
         ("free", math.inf, "free=inf must be finite."),
+        ("free", 1e308, "free=1e+308 must lie in [-3.4e+38, 3.4e+38], the range of float32."),
+        ("free", -(10**40), f"free=-1{'0' * 40} must lie in [-3.4e+38, 3.4e+38], the range of float32."),
         ("mu", math.nan, "mu=nan must be finite."),
         ("limit", math.nan, "limit=nan must be finite."),
         ("mu", "much", "mu='much' must be a number."),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal
 
+LARGEST = (2 - 2**-23) * 2.0**127  # of float32, in which models are computed
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -88,6 +90,8 @@ def _broken(value: Any, hint: Any) -> str:
             return "be a number"
         if not math.isfinite(value) and not any(bound.infinite and value == math.inf for bound in bounds):
             return "be finite"
+        if math.isfinite(value) and abs(value) > LARGEST:
+            return f"lie in [-{LARGEST:.2g}, {LARGEST:.2g}], the range of float32"
     return next((str(bound) for bound in bounds if not bound.holds(value)), "")
 
 

@@ -130,3 +130,16 @@ def test_arrays_under_other_names_are_refused(names):
 def test_unknown_scores_are_refused():
     with pytest.raises(Malformed, match="the score salary"):
         codec.decode_answer(codec.encode_answer(ANSWER, (), {"salary": 1.0}))
+
+
+@pytest.mark.slow
+def test_a_thousand_sites():
+    """Requests and answers over the bytes that Flower sends: none is mixed up, and the sum is exact."""
+    vector, total = torch.linspace(-1, 1, 100), torch.zeros(100, dtype=torch.float64)
+    for site in range(1000):
+        request = wired(codec.encode_request(REQUEST._replace(number=site), Message((vector,), ())))
+        came, message = codec.decode_request(request)
+        assert came.number == site
+        answer = wired(codec.encode_answer(ANSWER, (message.shared[0] + site,), {"personal": 0.5}))
+        total += codec.decode_answer(answer)[1][0].double()
+    assert torch.equal(total, sum((vector + site).double() for site in range(1000)))

@@ -16,7 +16,8 @@ import fedkin
 from fedkin.deploy import codec, secure, server
 from fedkin.deploy.codec import Malformed
 from fedkin.deploy.plan import read
-from fedkin.deploy.secure import Secure, SecureSite, SecureSum, as_mean, flat
+from fedkin.deploy.secure import Secure, SecureSum, as_mean, flat
+from fedkin.deploy.secure_site import SecureSite
 from fedkin.engine.serial import Serial
 from fedkin.methods import METHODS, method
 from fedkin.methods.fedavg import FedAvg

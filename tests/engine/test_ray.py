@@ -21,11 +21,12 @@ import fedkin
 from fedkin import Client, Message, Replies, Reply, Server
 from fedkin.conformance.properties import ray_agrees
 from fedkin.engine import ray as engine
-from fedkin.engine import scheduler
+from fedkin.engine import ray_cluster, scheduler
 from fedkin.engine.ray_cluster import ray_module
 from fedkin.methods import METHODS, method
 from fedkin.registry import load_path
 from fedkin.results.store import equal
+from tests.engine.test_resume import files
 from tests.processes import family, needs_linux, wait_until_gone
 
 pytestmark = pytest.mark.processes
@@ -259,6 +260,83 @@ def test_without_ray_it_says_what_to_install(fed, monkeypatch):
         ray_module.cache_clear()
 
 
+class Promise:
+    def __init__(self, value) -> None:
+        self.value = value
+
+
+class InProcess:
+    """As much of Ray as the engine uses, in this process. `node` is the machine of the workers; ours is "here"."""
+
+    exceptions = SimpleNamespace(RayTaskError=RuntimeError, RayError=OSError, GetTimeoutError=TimeoutError)
+
+    def __init__(self, node: str) -> None:
+        self._node, self._at_worker = node, False
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 1.0}
+
+    available_resources = cluster_resources
+
+    def get_runtime_context(self):
+        return SimpleNamespace(get_node_id=lambda: self._node if self._at_worker else "here")
+
+    def put(self, value):
+        return value
+
+    def get(self, promises, timeout=None):
+        return [p.value for p in promises] if isinstance(promises, list) else promises.value
+
+    def wait(self, promises, **_):
+        return promises, []
+
+    def kill(self, actor) -> None:
+        pass
+
+    def remote(self, **_):
+        return lambda kind: SimpleNamespace(remote=lambda: self._actor(kind()))
+
+    def _actor(self, worker):
+        def call(name):
+            def remote(*arguments):
+                self._at_worker = True
+                try:
+                    return Promise(getattr(worker, name)(*arguments))
+                finally:
+                    self._at_worker = False
+
+            return SimpleNamespace(remote=remote)
+
+        return SimpleNamespace(prepare=call("prepare"), perform=call("perform"))
+
+
+@needs_ray
+@pytest.mark.parametrize("node", ["here", "elsewhere"])
+def test_workers_write_nothing_into_the_folder_of_a_run(fed, tmp_path, monkeypatch, node):
+    """A worker may outlive a run that is stopped: what it writes then would be in the folder of the next one."""
+    ray, received, came = InProcess(node), engine._received, []
+    for module in (engine, ray_cluster):
+        monkeypatch.setattr(module, "ray_module", lambda: ray)
+
+    def kept(work, done):
+        new = [path for path in done.files if path not in came]
+        assert not [path for path in new if path.exists()], "the worker is done, and has written nothing"
+        came.extend(new)
+        outcome = received(work, done)
+        assert all(path.exists() for path in done.files), "the process of the run has"
+        return outcome
+
+    monkeypatch.setattr(engine, "_received", kept)
+    settings = {"rounds": 2, "checkpoint_every": 1, "evaluate_every": 1}
+    fedkin.run("ditto", fed, engine="ray", workers=1, out=tmp_path / "a", **settings)
+    assert {path.parent.name for path in came} == {"checkpoint", "models"}, "states and models"
+    fedkin.run("ditto", fed, engine="serial", out=tmp_path / "b", **settings)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
 # ---- clusters
 
 
@@ -329,11 +407,11 @@ TWO_MACHINES = """
 import sys
 import fedkin
 from fedkin.engine import ray as engine
-from fedkin.engine import scheduler
+from fedkin.engine import ray_cluster, scheduler
 from ray.cluster_utils import Cluster
 
 traveled, received = [], engine._received
-engine._received = lambda work, done: (traveled.append((done.state, done.model)), received(work, done))[1]
+engine._received = lambda work, done: (traveled.extend(done.files), received(work, done))[1]
 fed = fedkin.federate("digits", clients=5, samples_per_client=40, seed=3)
 settings = {"checkpoint_every": 1, "evaluate_every": 1, "out": sys.argv[1]}
 with engine.on_loopback():
@@ -346,7 +424,7 @@ with engine.on_loopback():
                 fedkin.run("ditto", fed, engine="ray", rounds=rounds, **settings)
     finally:
         machines.shutdown()
-print(sum(state is not None for state, _ in traveled), sum(model is not None for _, model in traveled))
+print(*(sum(path.parent.name == name for path in traveled) for name in ("checkpoint", "models")))
 """
 
 

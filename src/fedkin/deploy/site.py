@@ -36,9 +36,10 @@ from fedkin.deploy.disk import (
     states,
 )
 from fedkin.deploy.plan import Plan, kind_of, read
-from fedkin.deploy.secure import Secure, SecureSite, exchange_of
+from fedkin.deploy.secure import Secure, exchange_of
 from fedkin.deploy.secure import decode as decode_secure
 from fedkin.deploy.secure import encode as encode_secure
+from fedkin.deploy.secure_site import SecureSite
 from fedkin.deploy.targets import in_units_of
 from fedkin.engine.costs import nbytes
 from fedkin.engine.device import names as device_names

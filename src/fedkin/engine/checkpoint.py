@@ -20,7 +20,7 @@ import numpy as np
 from fedkin.engine.options import Options
 from fedkin.protocol import State, Training
 from fedkin.results import checksums
-from fedkin.results.files import StorageError, digest, digest_of, read_json, sync, write_json
+from fedkin.results.files import StorageError, digest, digest_of, read_json, sync, write_durably, write_json
 from fedkin.results.folder import is_own, own_files
 from fedkin.results.store import load_state, save_state
 
@@ -130,7 +130,7 @@ class Checkpoint:
     def save(self, round: int, state: State, history: int, history_digest: str) -> None:
         """Write a checkpoint. The history must already be on the disk."""
         server = f"server-{round:06d}.safetensors"
-        digests = {server: save_state(self._checkpoint / server, state, durable=True), "history.jsonl": history_digest}
+        digests = {server: save_state(self._checkpoint / server, state, write_durably), "history.jsonl": history_digest}
         for name in self._clients.values():
             if name not in self._synced and (self._checkpoint / name).exists():  # real sites keep theirs
                 sync(self._checkpoint / name)

@@ -1,8 +1,9 @@
 """Ray workers (`pip install 'fedkin[ray]'`): the same work as in the pool, over the machines of a Ray cluster.
 
 The run's specification, with all data, is put into Ray's object store once. A message's arrays are put there once in an
-exchange and go to workers by reference. Clients' states and models stay files of the machine that runs fedkin: workers
-on that machine read and write them; for workers elsewhere their contents travel.
+exchange and go to workers by reference. Clients' states and models stay files of the machine that runs fedkin. Workers
+on that machine read them; to workers elsewhere their contents travel. No worker writes them: a worker may outlive the
+run for a moment. What a client's work leaves behind comes back with its outcome, and the process of the run writes it.
 """
 
 from __future__ import annotations
@@ -55,9 +56,8 @@ def unpack(packed: Packed) -> Tensor:
 class Done(NamedTuple):
     outcome: Outcome
     body: tuple[Packed, ...]
-    state: bytes | None
-    """The client's new state and its model, from a worker on another machine."""
-    model: bytes | None
+    files: dict[Path, bytes]
+    """The client's new state, or its model."""
 
 
 class RayWorker:
@@ -70,7 +70,8 @@ class RayWorker:
         """Get ready for a run. Return this machine's name, and the versions that must match for equal bits.
 
         Ray shows a worker only the GPUs that it was given, so `cuda` is the right one."""
-        self._runner = ClientRunner(spec, device=open_device(device))
+        self._written: dict[Path, bytes] = {}
+        self._runner = ClientRunner(spec, device=open_device(device), write=self._written.__setitem__)
         node: str = ray_module().get_runtime_context().get_node_id()
         return node, versions()
 
@@ -83,23 +84,22 @@ class RayWorker:
             if here.state is not None and state is not None:
                 here.state.write_bytes(state)
             done = self._done(here, message)
-            if isinstance(here, Task):
-                wrote = here.new_state is not None and done.outcome.has_state
-                return done._replace(state=here.new_state.read_bytes() if here.new_state and wrote else None)
-            model = done.outcome.model
-            return done._replace(model=(here.models / model).read_bytes() if here.models and model else None)
+            if isinstance(work, Evaluation) and work.models is not None:
+                done = done._replace(files={work.models / path.name: content for path, content in done.files.items()})
+            return done
 
     def _done(self, work: Work, message: Message) -> Done:
+        self._written.clear()
         outcome = self._runner.perform(work, message)
-        return Done(outcome._replace(body=()), tuple(pack(a) for a in outcome.body), None, None)
+        return Done(outcome._replace(body=()), tuple(pack(a) for a in outcome.body), dict(self._written))
 
 
 def _moved(work: Work, folder: Path) -> Work:
-    """The same work with its files in another folder."""
+    """The same work with the files that it reads in another folder."""
     state = None if work.state is None else folder / "state"
     if isinstance(work, Evaluation):
-        return work._replace(state=state, models=None if work.models is None else folder / "models")
-    return work._replace(state=state, new_state=None if work.new_state is None else folder / "new_state")
+        return work._replace(state=state, models=None if work.models is None else folder)
+    return work._replace(state=state)
 
 
 @dataclass
@@ -234,10 +234,7 @@ def gpus_per_worker(gpus: int, workers: int) -> float:
 
 def _received(work: Work, done: Done) -> Outcome:
     """Write the files that came with an outcome, and return it."""
-    if isinstance(work, Task) and done.state is not None and work.new_state is not None:
-        write_bytes(work.new_state, done.state)
-    if isinstance(work, Evaluation) and done.model is not None and work.models is not None:
-        path = work.models / done.outcome.model
-        if not path.exists():
-            write_bytes(path, done.model)
+    for path, content in done.files.items():
+        if isinstance(work, Task) or not path.exists():  # a model's name is made from its content
+            write_bytes(path, content)
     return done.outcome._replace(body=tuple(unpack(a) for a in done.body))

@@ -23,7 +23,7 @@ from fedkin.engine.faults import spoiled
 from fedkin.engine.workspace import Workspace
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Data, Examples, Message, Method, Model, Reply, State, Training
-from fedkin.results.files import StorageError, write_bytes
+from fedkin.results.files import StorageError, Write, write_bytes
 from fedkin.results.store import load_state, save_state
 from fedkin.robust.attacks import Attack
 from fedkin.robust.privacy import Privacy, PrivateData
@@ -154,8 +154,11 @@ def client_seed(seed: int, round: int, client: int) -> int:
 class ClientRunner:
     """Runs client functions, one after another, with its own network."""
 
-    def __init__(self, spec: RunSpec, threads: int = 1, device: Device | None = None) -> None:
-        self.spec, self.device = spec, device or Device()
+    def __init__(
+        self, spec: RunSpec, threads: int = 1, device: Device | None = None, write: Write = write_bytes
+    ) -> None:
+        """`write` is given every file that a client's work leaves behind."""
+        self.spec, self.device, self._write = spec, device or Device(), write
         if spec.deterministic:
             make_deterministic()
         example = self.device.placed(spec.federation.example)
@@ -194,7 +197,7 @@ class ClientRunner:
                 reply = reply._replace(body=self._attacked(attack, client, untouched, reply.body))
             reply = self.device.returned(reply)
             has_state = bool(reply.state or work.state)
-            digest = save_state(work.new_state, reply.state) if has_state and work.new_state is not None else ""
+            digest = save_state(work.new_state, reply.state, self._write) if has_state and work.new_state else ""
             done = Outcome(work.position, work.client, reply.body, has_state, scores, flops, 0.0, "")
             done = done._replace(digest=digest, unmeasured=unmeasured, released=released)
             return done._replace(seconds=time.perf_counter() - start)
@@ -341,7 +344,7 @@ class ClientRunner:
         content = save({k: self.device.to_host(v).contiguous().clone() for k, v in tensors.items()})
         name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
         if not (folder / name).exists() or (folder / name).stat().st_size != len(content):
-            write_bytes(folder / name, content)
+            self._write(folder / name, content)
         return name
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+Write = Callable[[Path, bytes], None]
+
 
 class StorageError(OSError):
     """One of fedkin's own files could not be written or read: a full disk, missing permission, a damaged file."""
@@ -35,6 +37,10 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
         if isinstance(error, OSError):
             raise StorageError(f"Cannot write {path}: {error.strerror or error}") from error
         raise
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    write_bytes(path, content, durable=True)
 
 
 def sync(path: Path) -> None:

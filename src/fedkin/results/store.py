@@ -12,18 +12,18 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedkin.protocol import State
-from fedkin.results.files import StorageError, digest, write_bytes
+from fedkin.results.files import StorageError, Write, digest, write_bytes
 
 _ARRAY = "\u0000array"
 
 
-def save_state(path: Path, state: State, *, durable: bool = False) -> str:
+def save_state(path: Path, state: State, write: Write = write_bytes) -> str:
     """Write a state. Return the digest of the file."""
     arrays: dict[str, Tensor] = {}
     tree = json.dumps(_pack(state, arrays, ""))
     # A clone, because safetensors refuses arrays that share memory.
     content = save({k: v.detach().contiguous().clone() for k, v in arrays.items()}, metadata={"state": tree})
-    write_bytes(path, content, durable=durable)
+    write(path, content)
     return digest(content)
 
 
