@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fedkin
+from fedkin.client.training import sgd
 from fedkin.data import DEFAULT_MODEL
 from fedkin.models import MODELS
 from fedkin.models.build import check_outputs, maker, resolve
@@ -278,6 +279,39 @@ def test_dense_gradients_of_one_function_for_batches_of_all_sizes(monkeypatch):
             torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
         for parameter, slope in zip(net.parameters(), expected):
             parameter.data.sub_(slope)
+
+
+CONVOLUTIONAL = ["cnn2", "cnn3", "cnn3fc3", "cnn6", "lenet"]
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (2, 29, 27)])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_convolutional_gradients_equal_autograd(name, shape, channels_last):
+    """One function for batches of several sizes, while the weights move on."""
+    net = maker(name, shape, 4, 0, {})(0)
+    slopes = net.gradient_function([torch.full_like(p, torch.nan) for p in net.parameters()])
+    for examples in (5, 1, 7):
+        x, y = torch.randn(examples, *shape), torch.randint(0, 4, (examples,))
+        if channels_last:
+            x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        expected = torch.autograd.grad(F.cross_entropy(net(x), y), list(net.parameters()))
+        for (parameter, _), a, b in zip(net.named_parameters(), slopes(x, y), expected, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4, msg=lambda text: f"{parameter}: {text}")  # noqa: B023
+        for parameter, slope in zip(net.parameters(), expected):
+            parameter.data.sub_(0.1 * slope)
+
+
+@pytest.mark.parametrize("name", ["cnn2", "cnn3", "cnn6"])
+def test_training_of_a_convolutional_network_equals_that_by_autograd(name, make_client):
+    """The closed form is what training takes, and it leads to the same model."""
+    client = make_client(module=maker(name, (1, 8, 8), 10, 0, {})(0), lr=0.05)
+    net, start = client.net, client.net.initial
+    assert net.is_closed(None, net.parameters)
+    found = sgd(client, start)
+    by_autograd = sgd(client, start, loss=lambda n, x, y: F.cross_entropy(n(x), y))
+    assert not torch.equal(found, start)
+    torch.testing.assert_close(found, by_autograd, atol=1e-5, rtol=1e-4)
 
 
 def textbook(net: Convolutional, x: Tensor) -> Tensor:

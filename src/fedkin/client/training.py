@@ -139,8 +139,9 @@ def _gradients(
     `whole`: as one flat vector, if the network has a closed form for it."""
     net, data = client.net, client.data
     if whole:
-        # such a network flattens its inputs; images with the channels innermost are copied for that
-        flat = None if client.training.augment != "none" else Examples(data.x.flatten(1), data.y)
+        # to flatten images with the channels innermost is to copy them: once for all epochs
+        early = net.flattens_inputs and client.training.augment == "none"
+        flat = Examples(data.x.flatten(1), data.y) if early else None
         for x, y in stream(client, epochs=epochs, steps=steps, first_epoch=first_epoch, examples=flat):
             yield [net.closed_gradient(x, y)]
         return

@@ -14,6 +14,8 @@ MOST_PLANS = 64  # batch sizes that are kept in mind; the last batches of client
 
 
 class Dense(nn.Module):
+    flattens_inputs = True
+
     def __init__(self, shape: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> None:
         super().__init__()
         sizes = (prod(shape), *hidden, classes)
@@ -43,7 +45,10 @@ class GradientFunction:
     cost more than the arithmetic. All of them are made once for each batch size.
     """
 
-    def __init__(self, layers: list[nn.Linear], out: list[Tensor]) -> None:
+    def __init__(self, layers: list[nn.Linear], out: list[Tensor], *, inputs: bool = False) -> None:
+        """`inputs`: each call also writes the gradient by the inputs, to `input_slope`."""
+        self.input_slope = out[0].new_empty(0)
+        self._inputs = inputs
         self._weights = [layer.weight.detach() for layer in layers]
         self._biases = [layer.bias.detach() for layer in layers]
         self._out = out
@@ -69,6 +74,8 @@ class GradientFunction:
         delta, delta_t, weight_slope, bias_slope = plan.first
         torch.sum(delta, 0, out=bias_slope)
         torch.mm(delta_t, x, out=weight_slope)
+        if self._inputs:
+            self.input_slope = torch.mm(delta, self._weights[0])
         return self._out
 
     def _plan(self, examples: int) -> _Plan:

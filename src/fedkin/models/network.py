@@ -142,6 +142,8 @@ class Network:
         # a module's own gradient is that of all its parameters
         make = None if self.layout.frozen else getattr(module, "gradient_function", None)
         self._closed: Callable[[Tensor, Tensor], list[Tensor]] | None = make and make(self._gradient_pieces)
+        self.flattens_inputs: bool = getattr(module, "flattens_inputs", False)
+        """Does the module begin by flattening each example, so that it may be given flat ones?"""
         self._head: nn.Module = self._names[self.layout.layers[self.layout.head_layer].name]
         self.autocast: Callable[[], AbstractContextManager[Any]] | None = None
         """Mixed precision of the module's passes; losses, gradients and vectors stay float32."""
