@@ -71,8 +71,6 @@ def pooled(parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How tables become the numbers that a network takes: fitted on training examples, stored with the run."""
-
     reading: Reading
     columns: tuple[Column, ...]
     """Columns with the levels that training examples have."""
@@ -252,8 +250,10 @@ def fitted(
         raise ValueError(
             f"fit='{how}' must be 'each' (a site scales by its own statistics) or 'sites' (by pooled ones)."
         )
-    told = [map(tellable, own) if how == "sites" else own for own in by_client.values()]
-    whole = [pooled(parts) for parts in zip(*told)]
+    whole = [pooled(parts) for parts in zip(*by_client.values())]
+    if how == "sites":  # what separate sites would tell; in a simulation of tiny tables all of it
+        told = [pooled([tellable(own) for own in parts]) for parts in zip(*by_client.values())]
+        whole = [a if a.known else b for a, b in zip(told, whole)]
     problems = Problems()
     for column, s in zip(columns, whole):
         if not s.known:
