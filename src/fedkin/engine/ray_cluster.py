@@ -26,6 +26,7 @@ import fedkin
 from fedkin.engine.runner import RunSpec
 
 START_LIMIT = 600.0  # seconds to start a cluster or a worker; on a busy machine it can take minutes
+ATTEMPTS = 3  # to start a cluster
 
 _idle: list[Any] | None = None
 
@@ -83,30 +84,63 @@ def cluster(address: str = "", workers: int = 0) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
-    """Start a cluster on loopback. Ray's own limit of 30 s is too short on a busy machine."""
-    from ray._private import services
+class _RayletEnded(Exception):
+    """Ray's own process on this machine ended while the cluster was starting."""
 
-    look = services.get_node
+
+def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
+    """Start a cluster on loopback. Ray's own limits are too short on a busy machine: it looks for its raylet for 30 s,
+    and the raylet aborts if its agent takes long to start. So look longer, and start again if the raylet has ended."""
+    for attempt in range(1, ATTEMPTS + 1):
+        with _patient() as nodes, on_loopback():
+            try:
+                ray_module().init(
+                    address="local", num_cpus=cores, _node_ip_address="127.0.0.1", _temp_dir=folder, **settings
+                )
+                return
+            except _RayletEnded as error:
+                for node in nodes:
+                    node.kill_all_processes(check_alive=False)
+                ray_module().shutdown()
+                if attempt == ATTEMPTS:
+                    raise RuntimeError(
+                        f"Ray's process on this machine ended {ATTEMPTS} times while it was starting. Is the machine "
+                        "overloaded? Use --engine pool, which gives identical results."
+                    ) from error
+
+
+@contextlib.contextmanager
+def _patient() -> Iterator[list[Any]]:
+    """Inside this block, Ray looks for its raylet until START_LIMIT or until the raylet has ended. Yields the list of
+    Ray's nodes that are started."""
+    from ray._private import services
+    from ray._private.node import Node
+
+    look, start = services.get_node, Node.start_raylet
+    nodes: list[Any] = []
+
+    def start_noted(node: Any, *arguments: Any, **options: Any) -> Any:
+        nodes.append(node)
+        return start(node, *arguments, **options)
 
     def look_longer(*arguments: Any) -> Any:
         deadline = time.monotonic() + START_LIMIT
         while True:
             try:
                 return look(*arguments)
-            except RuntimeError:
+            except RuntimeError as error:
+                raylets = [info.process for node in nodes for info in node.all_processes.get("raylet", ())]
+                if any(process.poll() is not None for process in raylets):
+                    raise _RayletEnded from error
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
 
-    services.get_node = look_longer
+    services.get_node, Node.start_raylet = look_longer, start_noted
     try:
-        with on_loopback():
-            ray_module().init(
-                address="local", num_cpus=cores, _node_ip_address="127.0.0.1", _temp_dir=folder, **settings
-            )
+        yield nodes
     finally:
-        services.get_node = look
+        services.get_node, Node.start_raylet = look, start
 
 
 def _check_address(address: str) -> None:
