@@ -78,7 +78,8 @@ class ConvolutionalGradient:
 
 class _Convolution:
     def __init__(self, layer: nn.Conv2d, inner: bool) -> None:
-        assert layer.bias is not None and not isinstance(layer.padding, str)
+        assert layer.bias is not None
+        assert not isinstance(layer.padding, str)
         self._weight, self._padding = layer.weight.detach(), layer.padding
         self._bias = layer.bias.detach()
         self._wanted = (inner, True, True)  # the slope of a network's inputs is not needed
