@@ -453,3 +453,36 @@ def test_a_cluster_that_is_not_there(tmp_path, address, words):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+DYING = """
+import sys
+from fedkin.engine.ray_cluster import cluster, ray_module
+ray = ray_module()
+from ray._private.node import Node
+
+start, started = Node.start_raylet, []
+
+def start_and_die(node, *arguments, **options):
+    start(node, *arguments, **options)
+    started.append(node)
+    if len(started) <= int(sys.argv[1]):
+        for info in node.all_processes["raylet"]:
+            info.process.kill()
+            info.process.wait()
+
+Node.start_raylet = start_and_die
+with cluster(workers=1):
+    print(len(started), ray.cluster_resources()["CPU"])
+"""
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("deaths", "code", "out", "word"), [(1, 0, "2 1.0\n", ""), (3, 1, "", "ended 3 times while it was starting")]
+)
+def test_a_cluster_whose_raylet_ends_is_started_again(tmp_path, deaths, code, out, word):
+    """A raylet aborts if its agent is slow to start, as on an overloaded machine."""
+    done = subprocess.run([sys.executable, "-c", DYING, str(deaths)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, out)
+    assert word in done.stderr
