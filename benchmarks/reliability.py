@@ -322,7 +322,7 @@ def _fuzz_text(found: Found) -> str:
         "code 2. In none was there a traceback, a pickle, or a file changed outside the case's folder. "
         "`tests/fuzz` has the targets; 500 cases are part of `make test`.\n\n"
         + markdown(["target", "cases", "worked", "refused"], rows)
-        + ("\n\\* Measured a few commits earlier than the others.\n" if any(t.get("earlier") for t in targets) else "")
+        + ("\n\\* Measured earlier than the others.\n" if any(t.get("earlier") for t in targets) else "")
     )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from benchmarks import attacks, reliability
 from fedkin.methods import METHODS, method
 from scripts.audit import verdict
 
@@ -45,3 +49,35 @@ def test_an_audit_that_looked_at_nothing_fails():
     code, words = verdict({"dependencies": [sound, bad]})
     assert code == 1
     assert "rich 13.0: CVE-1, fixed in ['13.1']" in words
+
+
+# ---- pages that a command makes from what it has stored
+SYSTEMS = {"fedavg", "fedcedar", "pflic", "pfedgat", "dcpfl", "kin"}
+
+
+def test_the_page_on_attacks_is_made_from_its_cells():
+    text = attacks.PAGE.read_text()
+    cells = json.loads(attacks.PAGE.with_suffix(".json").read_text())
+    assert text == attacks.page(cells, attacks._findings(text)), "run python benchmarks/attacks.py"
+    assert set(attacks.METHODS) == SYSTEMS
+    asked = {attacks._key(m, a, d) for m in attacks.METHODS for a in attacks.ATTACKS for d in attacks.DEFENSES}
+    assert cells.keys() <= asked
+
+
+def test_the_page_on_reliability_is_made_from_what_was_measured():
+    assert reliability.PAGE.read_text() == reliability.page(), "run python benchmarks/reliability.py"
+
+
+@pytest.mark.parametrize("part", ["kills", "drops"])
+def test_the_page_on_reliability_has_every_system(part):
+    stored = json.loads((reliability.STORED / f"{part}.json").read_text())
+    assert stored["methods"].keys() >= SYSTEMS
+
+
+def test_the_page_on_reliability_has_every_target_of_fuzzing():
+    from tests.fuzz.targets import TARGETS
+    from tests.fuzz.test_fuzz import MANY
+
+    targets = json.loads((reliability.STORED / "fuzz.json").read_text())["targets"]
+    assert targets.keys() == TARGETS.keys()
+    assert sum(target["worked"] + target["refused"] for target in targets.values()) >= MANY
