@@ -320,6 +320,7 @@ def test_workers_write_nothing_into_the_folder_of_a_run(fed, tmp_path, monkeypat
     ray, received, came = InProcess(node), engine._received, []
     for module in (engine, ray_cluster):
         monkeypatch.setattr(module, "ray_module", lambda: ray)
+    monkeypatch.setattr(ray_cluster, "_idle", None)  # not the workers of the other tests' cluster
 
     def kept(work, done):
         new = [path for path in done.files if path not in came]

@@ -17,6 +17,7 @@ from fedkin.results.verdict import Judgment, judge
 
 Verdict = Literal["held", "level", "not held", "undecided", "one seed", "two seeds", "not measured"]
 VERDICTS: tuple[Verdict, ...] = ("held", "level", "not held", "undecided", "one seed", "two seeds", "not measured")
+DECIDED: tuple[Verdict, ...] = ("held", "level", "not held")
 _WORDS: dict[str, Verdict] = {
     "above": "held",
     "below": "not held",
