@@ -29,6 +29,7 @@ from fedkin.experiments.bench import text as board_text
 from fedkin.experiments.bench import write as write_board
 from fedkin.experiments.carry_out import collect
 from fedkin.experiments.cells import Cells
+from fedkin.experiments.declare import Item
 from fedkin.experiments.leaderboard import Board
 from fedkin.experiments.outcome import DECIDED, VERDICTS, Outcome, verdict_text
 from fedkin.experiments.papers import PAPERS, items
@@ -37,6 +38,7 @@ from fedkin.report.tables import markdown
 
 ROOT = Path(__file__).parent.parent / "docs" / "results"
 SCALE = "desk"
+WAITING = "not run yet"
 FOLD = 8  # lines of claims from which they are folded
 KIN = ROOT.parent / "methods" / "kin.md"
 UNSEEN = ("cifar10-dirichlet", "mnist-rotated", "mnist-feature-shift")  # when kin was frozen
@@ -44,9 +46,11 @@ TITLES = {"fedcedar": "FedCEDAR", "pflic": "PFLIC", "pfedgat": "pFedGAT", "dcpfl
 
 
 def outcomes(paper: str, cells: Cells) -> dict[str, Outcome]:
-    """Of the items that have results."""
+    """Of the items whose runs are all done, or have failed: a table that is half filled says little."""
     found = {name: collect(f"{paper}/{name}", item, SCALE, cells) for name, item in items(paper).items()}
-    return {name: outcome for name, outcome in found.items() if outcome.runs}
+    return {
+        name: outcome for name, outcome in found.items() if outcome.runs and WAITING not in outcome.missing.values()
+    }
 
 
 def block(outcome: Outcome) -> str:
@@ -79,7 +83,10 @@ def start(page: Path, title: str, mark: str) -> str:
 
 
 def paper_page(paper: str, found: dict[str, Outcome], page: str) -> str:
-    return between(page, "items", "\n".join(block(outcome) for outcome in found.values()))
+    text = "\n".join(block(outcome) for outcome in found.values())
+    if left := [name for name in items(paper) if name not in found]:
+        text += f"\n## Still to be run\n\n{', '.join(left)}: `fedkin reproduce --status` says how long it takes.\n"
+    return between(page, "items", text)
 
 
 # ---- the claims page
@@ -134,14 +141,32 @@ def index(stored: dict[str, dict[str, Any]]) -> str:
 
 
 def stored_outcomes() -> dict[str, dict[str, Any]]:
-    """The outcomes on disk, in the order of the papers."""
+    """The outcomes on disk, in the order of the papers. An item that waits for its runs has claims, but no verdicts."""
     out = {}
     for paper in PAPERS:
-        for name in items(paper):
+        for name, item in items(paper).items():
             path = ROOT / paper / f"{name}.json"
-            if path.exists() and (found := json.loads(path.read_text()))["scale"] == SCALE:
-                out[f"{paper}/{name}"] = found
+            found = json.loads(path.read_text()) if path.exists() else {}
+            out[f"{paper}/{name}"] = found if found.get("scale") == SCALE else {"claims": waiting(item)}
     return out
+
+
+def waiting(item: Item) -> list[dict[str, Any]]:
+    """The claims of an item that has not been run, as an outcome has them."""
+    return [
+        {
+            "claim": claim.pair,
+            "measure": claim.measure,
+            "ours": claim.ours,
+            "column": claim.above[1],
+            "verdict": "not measured",
+            "reason": WAITING,
+            "difference": None,
+            "interval": [None, None],
+            "style": item.measures[claim.measure].style,
+        }
+        for claim in item.claims
+    ]
 
 
 def main(chosen: list[str]) -> None:
@@ -152,7 +177,7 @@ def main(chosen: list[str]) -> None:
             continue
         target, page = ROOT / paper, ROOT / f"{paper}.md"
         for old in [p for p in target.glob("*") if p.stem not in found]:
-            old.unlink()  # of an item that no longer exists, or has no results
+            old.unlink()  # of an item that no longer exists, or waits for its runs
         for name, outcome in found.items():
             path = target / f"{name}.json"
             current = path.exists() and json.loads(path.read_text()) == json.loads(json.dumps(outcome.to_json()))
@@ -165,8 +190,7 @@ def main(chosen: list[str]) -> None:
                     made.unlink()
             print(outcome.name)
         page.write_text(paper_page(paper, found, start(page, f"{title}: the paper's tables and figures", "items")))
-    if stored := stored_outcomes():
-        (ROOT / "index.md").write_text(index(stored))
+    (ROOT / "index.md").write_text(index(stored_outcomes()))
     leaderboard(cells)
 
 
