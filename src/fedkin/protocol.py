@@ -303,6 +303,11 @@ class Method(ABC):
 
     def predict(self, client: Client, personal: Model, x: Tensor) -> Tensor:
         """Scores [examples, classes] of a personal model: log-probabilities or logits."""
+        if not isinstance(personal, dict | Tensor):
+            raise TypeError(
+                f"{type(self).__name__}.personal must return a flat vector or a dict of arrays; it returned "
+                f"{'None' if personal is None else f'a {type(personal).__name__}'}."
+            )
         if not isinstance(personal, Tensor):
             raise TypeError(
                 f"{type(self).__name__}.personal returned {sorted(personal)}, not one flat vector: "

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from fedkin.cli.flags import UserError
 from fedkin.engine import signals
-from fedkin.registry import hint
+from fedkin.registry import OWN_MODULE, hint
 
 # By heading: what is typed, and what it does. The first word is the module in this package.
 COMMANDS: dict[str, dict[str, str]] = {
@@ -115,7 +117,27 @@ def message(error: Exception) -> str | None:
     runner = sys.modules.get("fedkin.engine.runner")  # not imported here: torch takes seconds
     if runner is not None and isinstance(error, runner.ClientError):
         return f"{error} Set FEDKIN_TRACEBACK=1 to see the traceback."
-    return str(error) if isinstance(error, (UserError, ValueError, OSError, ImportError)) else None
+    if isinstance(error, (UserError, ValueError, OSError)):
+        return str(error)
+    where = _in_own_file(error)
+    if where:
+        return (
+            f"{where}: {type(error).__name__}: {error}. Correct the file, or set FEDKIN_TRACEBACK=1 for the traceback."
+        )
+    return str(error) if isinstance(error, ImportError) else None
+
+
+def _in_own_file(error: Exception) -> str:
+    """File, line and function of a user's own file in which an error was raised; empty if none was involved."""
+    if isinstance(error, SyntaxError):
+        return f"{Path(error.filename or '').name}, line {error.lineno}" if error.filename else ""
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__", "")).startswith(OWN_MODULE):
+            code = frame.f_code
+            inside = "" if code.co_name == "<module>" else f", in {code.co_name}"
+            found = f"{Path(code.co_filename).name}, line {line}{inside}"
+    return found
 
 
 def _help() -> str:

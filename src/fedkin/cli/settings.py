@@ -190,7 +190,10 @@ def federation(flags: Any, seed: int) -> Federation:
     reading: dict[str, Any] = {name: getattr(own, name) for name in READING}
     folder = is_folder(own.data)
     if not folder and (given := [name for name in READING if reading[name] != getattr(DataFlags, name)]):
-        raise UserError(f"--{given[0]} is for a folder of your own data; --data {own.data} is not one.")
+        from fedkin.data import DATASETS
+
+        kind = "is a built-in data set" if own.data in DATASETS else "is neither a folder nor a built-in data set"
+        raise UserError(f"--{given[0]} is for a folder of your own data; --data {own.data} {kind}.")
     if folder and (made := task(flags)) is not None and not made.has_classes:
         reading["task"] = "multilabel" if made.kind == "multilabel" else "regression"
     return federate(

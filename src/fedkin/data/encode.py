@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 from fedkin.data.cells import Floats, ReadColumn, Reading, check_case, check_size, level_order, read_column
 from fedkin.data.labels import FEW, MOST_CLASSES
 from fedkin.data.table import DataWarning, Problems, Table
+from fedkin.registry import hint
 
 MOST_LEVELS = 100  # of a text column that was not declared categorical: more look like an identifier
 DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}(?:[ T].*)?")
@@ -47,6 +48,11 @@ def infer(tables: Sequence[Table], reading: Reading, problems: Problems, *, alon
     return tuple(out)
 
 
+def _near(name: str, there: Iterable[str]) -> str:
+    found = hint(name, there)
+    return f".{found}" if found else ""
+
+
 def _check_names(tables: Sequence[Table], reading: Reading, problems: Problems) -> None:
     there = {name for table in tables for name in (*table.columns, *table.unusable)}
     for option in ("ignore", "categorical"):
@@ -55,10 +61,10 @@ def _check_names(tables: Sequence[Table], reading: Reading, problems: Problems) 
                 problems.add(f"'{name}' is the label; it cannot be in {option} too")
             elif tables and name not in there:
                 apart = "; give several names with spaces between them" if "," in name else ""
-                problems.add(f"{option} names a column '{name}'; no file has it{apart}")
+                problems.add(f"{option} names a column '{name}'; no file has it{apart}{_near(name, there)}")
     for name in (token.rpartition("=")[0].strip() for token in reading.missing):
         if tables and name and name not in there:
-            problems.add(f"missing names a column '{name}'; no file has it")
+            problems.add(f"missing names a column '{name}'; no file has it{_near(name, there)}")
     if both := set(reading.ignore) & set(reading.categorical):
         problems.add(f"'{min(both)}' is in ignore and in categorical; name it once")
 

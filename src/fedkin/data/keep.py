@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.data.table import DataError, Problems, Table, read_table
+from fedkin.registry import hint
 
 
 def kept(table: str | Path | Any, names: Sequence[str]) -> dict[str, list[Any]]:
@@ -35,4 +36,4 @@ def _check(names: Sequence[str], given: Any, source: str) -> None:
     if absent := [name for name in names if name not in given]:
         apart = "; give several names with spaces between them" if any("," in name for name in absent) else ""
         quoted = " and ".join(f"'{name}'" for name in absent)
-        raise DataError(f"{source}: there is no column {quoted} to keep{apart}.")
+        raise DataError(f"{source}: there is no column {quoted} to keep{apart}.{hint(absent[0], given)}")

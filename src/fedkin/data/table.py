@@ -7,6 +7,7 @@ the content of a cell: it may be a person's data, and messages travel.
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import re
 from collections.abc import Iterable, Sequence
@@ -294,6 +295,7 @@ def _is_cell(name: str) -> bool:
 def _without(absent: Sequence[str], names: Sequence[str], advice: str) -> str:
     """No list of the names found: without a header they would be somebody's data."""
     alike = [n for n in names if n.casefold() in {name.casefold() for name in absent}]
+    alike = alike or (difflib.get_close_matches(absent[0], names, n=1, cutoff=0.8) if len(absent) == 1 else [])
     hint = f"; there is {_quoted(alike)}" if alike else ""
     return f"none of its {len(names)} columns is called {_quoted(absent)}{hint}{advice}"
 

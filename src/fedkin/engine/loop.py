@@ -30,7 +30,7 @@ from fedkin.engine.presence import Presence
 from fedkin.engine.progress import automatic
 from fedkin.engine.quarantine import sound
 from fedkin.engine.recorder import Recorder, plain
-from fedkin.engine.round import Engine, NoReplies, RoundClients, RunContext
+from fedkin.engine.round import Engine, NoReplies, RoundClients, RunContext, checked_state
 from fedkin.engine.runner import RunSpec
 from fedkin.engine.serial import Serial
 from fedkin.engine.signals import interruptible, stoppable
@@ -202,7 +202,7 @@ class Loop:
         recorder = Recorder(history, self.spec.federation, device)
         warnings: list[str] = []
         if state is None:
-            state = self.spec.method.init(self.presence.server(1))
+            state = checked_state(self.spec.method, "init", self.spec.method.init(self.presence.server(1)))
             recorder.facts()
             warnings = self.spec.method.warnings(self.presence.server(1), options.rounds)
             warnings += needs_plain_sgd(self.spec.method, self.spec.training)
@@ -244,6 +244,8 @@ class Loop:
                 raise
             except Exception as raised:
                 error = raised
+            if error is None:
+                checked_state(method, "merge", after)
             state = sound(method, state, after, clients, error)
         except NoReplies:
             recorder.lost_round(round)

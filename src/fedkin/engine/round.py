@@ -239,7 +239,7 @@ def explain(outcomes: list[Outcome]) -> None:
     failed = [o for o in outcomes if o.error]
     if len(failed) == len(outcomes):
         raise ClientError(
-            f"All {len(failed)} clients failed. The first: {failed[0].error} "
+            f"All {len(failed)} clients failed. The first: {failed[0].error.rstrip('.')}. "
             "Run with --engine serial to stop at the first error, or lower --lr if the values are not finite.",
             failed[0].trace,
         )
@@ -255,7 +255,23 @@ def _stacked(arrays: list[Tensor]) -> Tensor | list[Tensor]:
     return arrays
 
 
-def _check_message(message: Message, count: int) -> None:
+def checked_state(method: Method, hook: str, state: object) -> State:
+    """The state that a server hook returned. Raise if it is not one: it may have forgotten to return it."""
+    if not isinstance(state, dict):
+        raise ValueError(
+            f"{type(method).__name__}.{hook} must return the state, a dict of named arrays and numbers; it returned "
+            f"{_kind(state)}."
+        )
+    return state
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _check_message(message: object, count: int) -> None:
+    if not isinstance(message, Message):
+        raise ValueError(f"send must return Message(shared, own); it returned {_kind(message)}.")
     for part in message.own:
         if len(part) != count:
             raise ValueError(f"send made {len(part)} entries of `own` for {count} clients: it must make one for each.")

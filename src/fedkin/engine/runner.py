@@ -385,7 +385,10 @@ def _where(work: Work, hook: str, why: str) -> str:
 def _checked(value: object, function: str, fault: str = "") -> Reply:
     """Check a reply and return it as plain tuples and dictionaries. Raise if it cannot be used."""
     if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], dict)):
-        raise BadReply(f"{function} must return Reply(state, body); it returned a {type(value).__name__}.")
+        raise BadReply(
+            f"{function} must return Reply(state, body); it returned "
+            f"{'None' if value is None else f'a {type(value).__name__}'}."
+        )
     state, parts = value
     body = [torch.as_tensor(p).detach().contiguous() for p in (parts if isinstance(parts, tuple | list) else (parts,))]
     if fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedkin.registry import Entry, construct, load_path, lookup, parse_label, plug_ins
@@ -329,8 +330,21 @@ def method(label: str, **fields: Any) -> Method:
     name, values = parse_label(label)
     values |= fields
     if ":" in name:
-        made: Method = construct(load_path(name), name, values)
-        return made
+        return construct_own(load_path(name), name, values)
+    if name.endswith(".py"):
+        raise ValueError(f"'{name}' is a file: name the class in it too, {name}:ClassName.")
     entry = lookup(METHODS, name, "method")
-    made = construct(entry.load(), name, {**entry.preset, **values})
+    made: Method = construct(entry.load(), name, {**entry.preset, **values})
+    return made
+
+
+def construct_own(kind: Any, name: str, values: dict[str, Any]) -> Method:
+    """Make a user's own method. Raise if it is not a dataclass that is a `Method`."""
+    from fedkin.protocol import Method
+
+    if isinstance(kind, type) and not issubclass(kind, Method):
+        raise ValueError(f"{name} is not a method: write class {name.rpartition(':')[2]}(fedkin.Method).")
+    if isinstance(kind, type) and not is_dataclass(kind):
+        raise ValueError(f"{name} is not a dataclass: put @dataclass(frozen=True) above the class.")
+    made: Method = construct(kind, name, values)
     return made
