@@ -135,7 +135,7 @@ def test_several_labels_of_a_table(tmp_path, capsys):
 
 def test_table_flags_are_for_folders(capsys):
     assert fedkin("run", "fedavg", "--data", "digits", "--label", "disease") == 2
-    assert "--label is for a folder of your own data; --data digits is not one" in capsys.readouterr().err
+    assert "--label is for a folder of your own data; --data digits is a built-in data set" in capsys.readouterr().err
 
 
 def test_hospitals_by_name(real_data, capsys):

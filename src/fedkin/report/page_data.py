@@ -98,7 +98,15 @@ def _federation_key(run: Run) -> str:
 def _title(groups: dict[str, list[Run]]) -> str:
     federation = next(iter(groups.values()))[0].config["federation"]
     what = next(iter(groups)) if len(groups) == 1 else f"{len(groups)} methods"
-    return f"{what} on {federation.get('data', 'own data')}, {federation.get('partition', 'own')} partition"
+    if federation.get("partition") == "by_group":  # the clients that the data names
+        return f"{what} on {_data_name(federation)}, {federation.get('clients', '')} clients"
+    return f"{what} on {_data_name(federation)}, {federation.get('partition', 'own')} partition"
+
+
+def _data_name(federation: dict[str, Any]) -> str:
+    """The name of a data set, or of the folder of the user's own data."""
+    folder = (federation.get("data_options") or {}).get("folder")
+    return Path(folder).name if folder else str(federation.get("data", "own data"))
 
 
 def _privacy(config: dict[str, Any], folder: Path) -> str:
@@ -116,7 +124,7 @@ def _setting(config: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     chosen = ", ".join(f"{k} {v}" for k, v in (federation.get("partition_options") or {}).items())
     model = config.get("model", {}).get("name", "")
     rows = [
-        ("data", str(federation.get("data", "own"))),
+        ("data", _data_name(federation)),
         ("partition", f"{federation.get('partition', 'own')}{f' ({chosen})' if chosen else ''}"),
         ("clients", str(federation.get("clients", ""))),
         ("model", str(model)),
