@@ -118,6 +118,11 @@ def test_from_arrays_refuses(x, y, text):
         from_arrays(x, y)
 
 
+def test_from_arrays_refuses_too_few_labels():
+    with pytest.raises(ValueError, match="x has 6 examples and y has 5"):
+        from_arrays(X, Y[:5], client=[1, 1, 1, 2, 2, 2])
+
+
 def test_from_arrays_refuses_clients_that_do_not_fit():
     with pytest.raises(ValueError, match="for each of the 6 examples"):
         from_arrays(X, Y, client=[1, 2])

@@ -42,6 +42,8 @@ def from_arrays(
     """
     xs = _inputs(np.asarray(x))
     ys = _targets(np.asarray(y), task)
+    if len(xs) != len(ys.y):
+        raise ValueError(f"x has {len(xs)} examples and y has {len(ys.y)}: give one label or target for each example.")
     group: Ints | None = None
     names: tuple[str, ...] = ()
     if client is not None:
