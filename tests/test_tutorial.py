@@ -21,7 +21,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_the_page_has_what_is_run():
-    assert [kind for kind, _ in BLOCKS] == ["python", "sh", "sh", "sh", "python", "sh", "sh", "python"]
+    assert [kind for kind, _ in BLOCKS] == ["python", "sh", "sh", "sh", "sh", "python", "sh", "sh", "python"]
 
 
 def made_files() -> None:

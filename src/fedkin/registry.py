@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import json
 import sys
+import traceback
 import types
 import typing
 import warnings
@@ -147,6 +148,19 @@ def qualified(thing: Any) -> str:
     if module.startswith(OWN_MODULE):
         return f"{Path(sys.modules[module].__file__ or '').resolve()}:{name}"
     return f"{module}:{name}"
+
+
+def own_line(error: Exception) -> str:
+    """File, line and function of a user's own file in which an error was raised; empty if none was involved."""
+    if isinstance(error, SyntaxError):
+        return f"{Path(error.filename or '').name}, line {error.lineno}" if error.filename else ""
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__", "")).startswith(OWN_MODULE):
+            code = frame.f_code
+            inside = "" if code.co_name == "<module>" else f", in {code.co_name}"
+            found = f"{Path(code.co_filename).name}, line {line}{inside}"
+    return found
 
 
 # ---- values

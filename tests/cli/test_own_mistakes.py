@@ -77,6 +77,44 @@ def test_a_mistake_ends_in_one_line(mistake: str, tmp_path: Path, capsys: pytest
     assert expected in run(tmp_path, METHOD.replace(right, wrong), capsys)
 
 
+NET = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = torch.nn.Linear(shape[0] * shape[1] * shape[2], classes)
+
+    def forward(self, x):
+        LAST
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        ("self.layer(x.flatten(1))", "it returned None: does its last line lack a `return`?"),
+        ("return self.layer(x.flatten(1)), x", "it returned a tuple."),
+        ("return x.flatten(1)", "Change the size of its last layer to 10."),
+    ],
+)
+def test_what_a_network_returns(last: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.py").write_text(NET.replace("LAST", last))
+    with pytest.raises(SystemExit):
+        main(["run", "fedavg", "--model", f"{tmp_path / 'net.py'}:Net", *RUN])
+    assert expected in capsys.readouterr().err
+
+
+def test_many_clients_with_one_mistake_are_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(METHOD.replace("fedkin.sgd(", "fedkin.sdg("))
+    words = ["--clients", "5", "--rounds", "1", "--samples-per-client", "30", "--engine", "pool", "--workers", "1"]
+    with pytest.raises(SystemExit):
+        main(["run", f"{tmp_path / 'mine.py'}:Mine", *words])
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert "All 5 clients failed for one reason: round 1, hook local: AttributeError" in said
+    assert "(mine.py, line 15, in local)" in said
+
+
 def test_a_file_without_a_class_says_how_to_name_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "mine.py:ClassName" in run(tmp_path, METHOD, capsys, name="")
 
@@ -94,5 +132,7 @@ def test_a_misspelled_column_and_folder_get_a_hint(tmp_path: Path, capsys: pytes
         main(["run", "local", "--data", "hospitalz", "--label", "disease"])
     said.append(capsys.readouterr().err)
     assert "there is 'disease'" in said[0]
+    assert said[0].startswith("fedkin: north.csv, south.csv: none of the 3 columns")
+    assert len(said[0].splitlines()) == 1
     assert "Did you mean visits?" in said[1]
     assert "hospitalz is neither a folder nor a built-in data set" in said[2]

@@ -53,7 +53,7 @@ def test_a_folder_of_tables(hospitals, tmp_path, capsys):
         (["--label", "disease", "--ignore", "patient_id", "--clients", "8"], "the data has 2 clients (north, south)"),
         (["--label", "disease", "--ignore", "patient_id", "--partition", "iid"], "partition='iid' would spread"),
         (["--label", "disease"], "column 'patient_id' has 80 different texts"),
-        ([], "none of its 4 columns is called 'y'"),
+        ([], "none of the 4 columns is called 'y'"),
     ],
 )
 def test_what_a_folder_is_refused_for(hospitals, capsys, words, text):

@@ -203,8 +203,8 @@ def test_columns_are_found_by_name(tmp_path):
     ("files", "text"),
     [
         ({}, r"holds no \.npz, no \.csv, no \.tsv, no \.parquet file"),
-        ({"a.csv": "p,q\n1,2\n"}, r"a\.csv: none of its 2 columns is called 'y'; say which column is the label"),
-        ({"a.csv": "p,Y\n1,2\n"}, r"a\.csv: none of its 2 columns is called 'y'; there is 'Y'"),
+        ({"a.csv": "p,q\n1,2\n"}, r"a\.csv: none of the 2 columns is called 'y'; say which column is the label"),
+        ({"a.csv": "p,Y\n1,2\n"}, r"a\.csv: none of the 2 columns is called 'y'; there is 'Y'"),
         ({"a.csv": ""}, r"a\.csv: the file is empty"),
         ({"a.csv": "p,y\n"}, r"a\.csv: there are no examples below the header"),
         ({"a.csv": "p,y\n1,0\n2,1\ncat,1\n"}, r"a\.csv, column 'p', row 4: not a number.*categorical='p'"),
@@ -355,7 +355,7 @@ def test_one_file_is_one_client_or_has_a_column_of_clients(tmp_path):
     assert [c.name for c in arrays.columns] == ["p"]
     assert from_file(path, name="everybody").names == ("everybody",)
     assert from_file(path).names == ("all",)
-    with pytest.raises(ValueError, match="none of its 3 columns is called 'clinic'"):
+    with pytest.raises(ValueError, match="none of the 3 columns is called 'clinic'"):
         from_file(path, client="clinic")
 
 
@@ -470,7 +470,7 @@ def test_parquet_is_read_as_a_frame(tmp_path):
         from_folder(tmp_path, label="sick")
     (tmp_path / "west.parquet").unlink()
     (tmp_path / "empty.parquet").unlink()
-    with pytest.raises(ValueError, match=r"north\.parquet: none of its 5 columns is called 'y'"):
+    with pytest.raises(ValueError, match=r"north\.parquet, south\.parquet: none of the 5 columns is called 'y'"):
         from_folder(tmp_path)
 
 

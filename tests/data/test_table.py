@@ -255,7 +255,7 @@ def test_all_columns_that_new_examples_lack_are_named(tmp_path):
     (tmp_path / "a.csv").write_text("age,sex,dose,y\n" + "1,m,3,0\n2,f,4,1\n" * 10)
     made = federate(from_folder(tmp_path)).preprocessing
     (tmp_path / "new.csv").write_text("Age,dose\n1,2\n")
-    with pytest.raises(ValueError, match="none of its 2 columns is called 'age' or 'sex'; there is 'Age'"):
+    with pytest.raises(ValueError, match="none of the 2 columns is called 'age' or 'sex'; there is 'Age'"):
         made.transform(tmp_path / "new.csv", "a")
 
 

@@ -49,17 +49,25 @@ FIRST_CIRCLE = (  # the four systems, and the baselines of their papers
 
 
 class Sites:
-    def __init__(self, folder: Path, *, tls: bool = False, method: str = "fedcedar", **given: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tls: bool = False,
+        method: str = "fedcedar",
+        clients: tuple[str, ...] = NAMES,
+        **given: Any,
+    ) -> None:
         self.folder, self.tls, self.method, self.port = folder, tls, method, free_port()
         fedkin.deploy.scaffold.init(
             fedkin.deploy.scaffold.Init(
-                folder, method=method, clients=NAMES, superlink=f"127.0.0.1:{self.port}", **given
+                folder, method=method, clients=clients, superlink=f"127.0.0.1:{self.port}", **given
             )
         )
         if tls:
             fedkin.deploy.keys.keys(fedkin.deploy.keys.Keys(folder))
         self.private = fedkin.deploy.keys.private_folder(folder)
-        self.ports = {name: free_port() for name in NAMES}
+        self.ports = {name: free_port() for name in clients}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {
             **os.environ,

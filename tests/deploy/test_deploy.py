@@ -74,12 +74,14 @@ def test_fields_of_the_method_may_follow_its_name(tmp_path):
     [
         (["init", "full"], "is not empty"),
         (["init", "new", "--method", "fedavgg"], "Did you mean fedavg"),
-        (["init", "new", "--data", "digit"], "no data set 'digit'"),
+        (["init", "new", "--data", "digit"], "no data set and no folder of tables 'digit'"),
         (["init", "new", "--clients", "a", "a"], "name each client once"),
         (["init", "new", "--clients", "a/b"], "letters, digits"),
         (["init", "new", "--superlink", "localhost"], "an address and a port"),
         (["init", "new", "--rounds", "0"], "rounds=0"),
+        (["init", "new", "--data", "full"], "holds no .npz"),
         (["keys", "full"], "fedkin deploy init"),
+        (["keys"], "For example: fedkin deploy keys ."),
         (["undo"], "Known: init, keys, check"),
     ],
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +29,9 @@ from fedkin.experiments.papers import PAPERS, find, items, pfedgat
 from fedkin.experiments.reproduce import show_list, show_status, store_of, write
 from fedkin.methods import METHODS, method
 from fedkin.models import MODELS
+from fedkin.results import folder as results_folder
 from fedkin.results.comparison import parse
+from fedkin.results.folder import FolderError
 
 ALL = {f"{paper}/{name}": item for paper in PAPERS for name, item in items(paper).items()}
 WANTED = [
@@ -476,6 +482,78 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, made_data, monkeypa
     monkeypatch.setattr(carry_out, "run_one", whole)  # it was mended
     assert not tried(TINY, tmp_path, seeds=1).missing
     assert not Cells(tmp_path / "cells").failures
+
+
+def test_trouble_with_a_folder_is_not_stored_as_a_failure_of_the_method(tmp_path, made_data, monkeypatch):
+    def fails(job, out):
+        raise FolderError("it is in use by another fedkin")
+
+    monkeypatch.setattr(carry_out, "run_one", fails)
+    assert set(tried(TINY, tmp_path, seeds=1).missing.values()) == {
+        "failed: FolderError: it is in use by another fedkin"
+    }
+    assert not Cells(tmp_path / "cells").failures
+
+
+@pytest.mark.processes
+def test_a_worker_that_was_killed_is_said_in_one_line(tmp_path, made_data, monkeypatch):
+    monkeypatch.setattr(carry_out, "run_one", _killed)
+    with pytest.raises(ChildProcessError, match="perhaps for want of memory"):
+        carry_out.carry_out("paper/tiny", TINY, "full", tmp_path, Cells(tmp_path / "cells"), seeds=1, workers=2)
+    assert not Cells(tmp_path / "cells").failures
+
+
+@pytest.mark.processes
+def test_a_stop_does_not_wait_for_the_runs_under_way(tmp_path, made_data, monkeypatch):
+    began = tmp_path / "began"
+    monkeypatch.setattr(carry_out, "run_one", partial(_never_ends, began))
+    real = carry_out.wait
+
+    def stopped(running, return_when):
+        while not began.exists():
+            real(running, timeout=0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(carry_out, "wait", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out.carry_out("paper/tiny", TINY, "full", tmp_path, Cells(tmp_path / "cells"), seeds=1, workers=2)
+    assert not Cells(tmp_path / "cells").failures
+
+
+@pytest.mark.processes
+def test_workers_do_not_hear_what_a_terminal_sends_to_all():
+    asks = "import signal; print(*sorted(s.name for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+    with carry_out._unheard_by_children():
+        child = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    assert child.stdout.split() == ["SIGHUP", "SIGINT"]
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & {signal.SIGHUP, signal.SIGINT}
+
+
+def test_a_removal_that_was_cut_short_leaves_a_folder_that_can_be_used(tmp_path, made_data, monkeypatch):
+    tried(TINY, tmp_path, seeds=1)
+    folder = next((tmp_path / "runs").glob("*/*/seed-0"))
+
+    def cut_short(path, files):
+        files[0].unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results_folder, "_remove", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            carry_out._removed(folder)
+    assert not (folder / "finished.json").exists()
+    results_folder.check(folder, "run")
+    carry_out._removed(folder)
+    assert not folder.exists()
+
+
+def _killed(job, out):
+    os._exit(9)
+
+
+def _never_ends(began, job, out):
+    began.touch()
+    threading.Event().wait()
 
 
 def test_a_run_stopped_under_other_code_begins_again(tmp_path, made_data):

@@ -434,7 +434,7 @@ def test_the_number_of_outputs_is_checked():
         check_outputs(nn.Linear(4, 5), x, 3)
     with pytest.raises(ValueError, match=r"cannot take an example of shape \[4\] and dtype torch\.float32"):
         check_outputs(nn.Linear(5, 3), x, 3)
-    with pytest.raises(ValueError, match="for one example it gives tuple"):
+    with pytest.raises(ValueError, match=r"must return one tensor \[examples, 3\] from `forward`; it returned a tuple"):
         check_outputs(nn.LSTM(4, 3), x, 3)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedkin
@@ -27,4 +28,18 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return fedkin.federate("digits", partition="rotated", clients=8, samples_per_client=40, seed=seed)
 
     fedkin.compare(METHODS, fed, rounds=8, lr=0.1, evaluate_every=3, out=out, save_models=False, engine="serial")
+    return out
+
+
+@pytest.fixture(scope="session")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods at three clients of a user's own data, with names of clients and classes."""
+    out = tmp_path_factory.mktemp("hospitals")
+    rng = np.random.default_rng(0)
+    disease = np.array(["healthy", "ill"])[rng.integers(0, 2, 90)]
+    arrays = fedkin.from_arrays(
+        rng.normal(size=(90, 4)).astype(np.float32), disease, client=np.repeat(["north", "south", "west"], 30)
+    )
+    fed = fedkin.federate(arrays)
+    fedkin.compare(["local", "fedavg"], fed, rounds=2, lr=0.1, out=out, save_models=False, engine="serial")
     return out

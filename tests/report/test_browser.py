@@ -353,6 +353,34 @@ def test_numbers_shown_are_those_of_the_history(opened, address, comparison):
         assert int(row[2]) == histories["local"].values("train_examples", round=0, scope="")[number]
 
 
+def test_classes_and_clients_have_their_names(opened, hospitals, address, tmp_path):
+    page = opened(report.write([hospitals], tmp_path / "report.html").as_uri())
+    words = "[...document.querySelectorAll('#bubbles text')].map(text => text.textContent)"
+    assert page.run(words) == ["healthy", "ill", "north", "south", "west"]
+    assert table(page, "#clients details")[0][5:] == ["label healthy", "label ill"]
+    page.find("#bubbles g").first.hover()
+    assert "healthy" in page.find("#tip svg").get_attribute("aria-label")
+    digits = opened(address)  # they have numbers only
+    shown = digits.run(words)
+    assert (shown[:10], sorted(shown[10:])) == ([*map(str, range(10))], [*map(str, range(8))])
+
+
+def test_the_buttons_below_a_table_keep_away_from_what_follows(opened, hospitals, tmp_path):
+    page = opened(report.write([hospitals], tmp_path / "report.html").as_uri())
+    page.run("document.querySelectorAll('details').forEach(box => { box.open = true; })")
+    page.find("#clients details .savers").wait_for()
+    gaps = page.run(
+        """[...document.querySelectorAll('.savers')].map(box => {
+            const own = box.getBoundingClientRect(), next = box.nextElementSibling?.getBoundingClientRect();
+            const above = own.top - box.previousElementSibling.getBoundingClientRect().bottom;
+            return [above, next ? next.top - own.bottom : 99];
+        })"""
+    )
+    assert len(gaps) > 3
+    assert min(above for above, _ in gaps) >= 6
+    assert min(below for _, below in gaps) >= 12
+
+
 def test_hostile_names_are_shown_and_not_run(opened, tmp_path):
     rng = np.random.default_rng(0)
     arrays = fedkin.from_arrays(

@@ -16,6 +16,7 @@ from torch import nn
 
 import fedkin
 from fedkin.data.federation import Federation, federate
+from fedkin.data.table import DataWarning
 from fedkin.methods import METHODS
 from fedkin.results.run import Run
 
@@ -87,19 +88,51 @@ def test_a_newcomer_is_better_off_than_with_the_initial_model():
 
 
 def test_the_model_of_a_newcomer_never_takes_the_place_of_a_run(tmp_path):
-    run = trained("fedavg", tmp_path / "run")
+    run = trained("fedavg-ft", tmp_path / "run")
     joined = run.join("east", *newcomer())
     with pytest.raises(ValueError, match="run holds a run: name another folder for the model of east"):
         run.keep(joined, tmp_path / "run")
     assert fedkin.load(tmp_path / "run").clients == run.clients
     run.keep(joined, tmp_path / "east")
-    run.keep(joined, tmp_path / "east")  # again, for the same newcomer
+    run.keep(joined, tmp_path / "east")  # the same model again
+    x, y = newcomer()
+    other = run.join("east", x[:-5], y[:-5])
+    before = {path.name: path.read_bytes() for path in (tmp_path / "east").rglob("*.*")}
+    with pytest.raises(ValueError, match=r"east holds an earlier model of east, which stays.*--fresh"):
+        run.keep(other, tmp_path / "east")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "east").rglob("*.*")} == before, "nothing is lost"
+    run.keep(other, tmp_path / "east", fresh=True)
+    assert torch.equal(fedkin.load(tmp_path / "east").model("east")(x), other.model(x))
     with pytest.raises(ValueError, match="east holds another newcomer's model"):
         run.keep(replace(joined, name="west"), tmp_path / "east")
     unknown = replace(joined, expected={"accuracy": float("nan")})
     stored = json.loads((run.keep(unknown, tmp_path / "unknown") / "config.json").read_text())
     assert stored["joined"] == {"accuracy": None}
     assert "None" in fedkin.load(tmp_path / "unknown")._repr_html_()
+
+
+def test_a_newcomer_with_the_name_of_a_client_is_pointed_out(tmp_path):
+    run = trained("fedavg", tmp_path / "run")
+    with pytest.warns(DataWarning, match="client 1 is already a client of this run. Its model there stays as it is"):
+        run.join("client 1", *newcomer())
+
+
+def test_export_names_the_method_and_what_can_be_exported(tmp_path):
+    settings = {"rounds": 1, "engine": "serial", "model": "mlp"}
+    fedkin.compare(["kin-lite", "fedper", "local"], federation(), out=tmp_path / "c", **settings)
+    run = fedkin.load(tmp_path / "c" / "kin-lite" / "seed-0")
+    with pytest.raises(ValueError, match="A personal model of kin-lite is not one network") as refused:
+        run.export("client 0", tmp_path / "x.pt2")
+    for name in ("fedper", "local"):
+        folder = tmp_path / "c" / name / "seed-0"
+        assert str(folder) in str(refused.value)
+        assert fedkin.load(folder).export("client 0", tmp_path / f"{name}.pt2").exists()
+    assert not (tmp_path / "x.pt2").exists()
+    alone = fedkin.run("kin-lite", federation(), **settings)
+    with pytest.raises(ValueError, match="such as fedavg-ft, fedper or ditto"):
+        alone.export("client 0", tmp_path / "x.pt2")
+    for name in ("fedavg-ft", "ditto"):
+        assert fedkin.run(name, federation(), **settings).export("client 0", tmp_path / f"{name}.pt2").exists()
 
 
 def test_a_run_without_a_folder_has_its_models_too():

@@ -76,7 +76,8 @@ def test_training_alone_wins_ties():
     site = answer({"a": method(55, 0.6), "local": method(40, 0.6)})
     assert site.use == "local"
     assert site.advice == (
-        "north: no method is better than training alone here: local, accuracy 66.67 % (chosen on validation)"
+        "north: no method is shown to be better than training alone here: local, accuracy 66.67 % "
+        "(chosen on validation)"
     )
 
 

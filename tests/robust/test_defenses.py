@@ -149,6 +149,32 @@ def test_krum_judges_clients_with_the_same_model_among_themselves():
     assert all(abs(float(one[i][0].mean()) - 6.0) < 0.1 for i in range(5, 10))
 
 
+@pytest.mark.parametrize("name", ["krum", "multikrum"])
+def test_models_that_differ_by_rounding_are_the_same_to_krum(name):
+    """kin's mixture and its mean, once equal, differ in the last bit: that made groups out of nothing."""
+    own = torch.full((10, 4), 7.0)
+    own[5:] = torch.nextafter(own[5:], torch.tensor(8.0))
+    changes = torch.ones(10, 4) + 0.01 * torch.from_numpy(RNG.normal(size=(10, 4))).float()
+    changes[5:8] = 3.0  # three hostile clients of ten: the most of the second five
+    bodies = {i: (own[i] + changes[i],) for i in range(10)}
+    found = Defense(name, 0.3).apply(bodies, {i: Message(own=(own[i],)) for i in range(10)})
+    assert all(abs(float(body[0].mean()) - 8.0) < 0.1 for body in found.bodies.values())
+
+
+@pytest.mark.parametrize("name", ["krum", "multikrum"])
+def test_krum_judges_the_few_that_were_sent_another_model_too(name):
+    """Eight clients took the mean, two their own mixture: these two are no way past Krum."""
+    shared = torch.zeros(4)
+    changes = torch.ones(10, 4) + 0.01 * torch.from_numpy(RNG.normal(size=(10, 4))).float()
+    changes[9] = -30.0
+    own = {8: torch.full((4,), 50.0), 9: torch.full((4,), 60.0)}
+    bodies = {i: (own.get(i, shared) + changes[i],) for i in range(10)}
+    sent = {i: Message((shared,), (own.get(i, torch.full((4,), 90.0)),)) for i in range(10)}
+    found = Defense(name, 0.1).apply(bodies, sent)
+    assert 9 in found.left_out if name == "multikrum" else abs(float(found.bodies[9][0].mean()) - 61.0) < 0.1
+    assert abs(float(found.bodies[8][0].mean()) - 51.0) < 0.1
+
+
 def test_a_client_that_chose_among_models_is_compared_with_the_nearest():
     table = torch.stack([torch.zeros(4), torch.full((4,), 10.0)])
     bodies = {i: (table[i % 2] + (50.0 if i == 4 else 0.1),) for i in range(6)}

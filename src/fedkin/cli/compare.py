@@ -111,13 +111,14 @@ def _check_labels(names: list[str], labels: tuple[str, ...]) -> None:
 def run(names: list[str], flags: Any) -> Comparison:
     from rich.console import Console
 
+    from fedkin.report.words import partition_words
     from fedkin.results import comparison
 
     options = flags.options
     federation = settings.federation(flags, options.seed)
     chosen = ", ".join(f"{k}={v}" for k, v in settings.chosen(flags, "partition").items())
     about = (
-        f"{flags.data.data}, {federation.description['partition']}{f' ({chosen})' if chosen else ''}, "
+        f"{flags.data.data}, {partition_words(federation.description['partition'])}{f' ({chosen})' if chosen else ''}, "
         f"clients {len(federation)}, rounds {options.rounds}, participation {options.participation:g}, "
         f"lr {flags.training.lr:g}, epochs {flags.training.epochs}, batch {flags.training.batch_size}, "
         f"seeds {flags.own_run.seeds}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fedkin.cli import config
 from fedkin.cli import flags as parsing
 from fedkin.cli.flags import Part, UserError
 
@@ -31,7 +33,7 @@ def command(words: list[str]) -> int:
     if words[0] == "init":
         from fedkin.deploy.scaffold import Init, init
 
-        init(_parse("init", words[1:], Init))
+        init(_parse("init", words[1:], Init, Part("file", ConfigFlags(), "options")))
     elif words[0] == "keys":
         from fedkin.deploy.keys import Keys, keys
 
@@ -48,13 +50,24 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def _parse(action: str, words: list[str], kind: Any) -> Any:
+@dataclass(frozen=True)
+class ConfigFlags:
+    config: Path | None = None
+    """A file of `fedkin init`: each of its tables becomes a site, and is read in the same way."""
+
+
+def _parse(action: str, words: list[str], kind: Any, *parts: Part) -> Any:
     folders, rest = parsing.split_words(words)
     if not parsing.wants_help(rest) and len(folders) != 1:
-        raise UserError(f"deploy {action} takes one folder; given: {' '.join(folders) or 'none'}.")
+        example = "federation" if action == "init" else ".  (in the folder that deploy init made)"
+        raise UserError(
+            f"deploy {action} takes one folder; given: {' '.join(folders) or 'none'}. "
+            f"For example: fedkin deploy {action} {example}"
+        )
     default = kind(Path(folders[0] if folders else "DIR"))
     part = Part("own", default, "options", without=("folder",))
-    flags, extra = parsing.parse(rest, [part], f"fedkin deploy {action} DIR", kind.__doc__)
+    values = config.read(rest).values if parts else {}
+    flags, extra = parsing.parse(rest, [part, *parts], f"fedkin deploy {action} DIR", kind.__doc__, values)
     if extra:
         raise UserError(f"'{extra[0]}' is not expected here: DIR comes first, then flags with their values.")
     return flags.own

@@ -19,6 +19,8 @@ class JoinFlags:
     """Name of the newcomer; by default the name of its file."""
     out: Path | None = None
     """Folder for the newcomer's model, which `fedkin predict` and `fedkin export` take."""
+    fresh: bool = False
+    """Replace an earlier model of this newcomer in --out."""
 
 
 def command(words: list[str]) -> int:
@@ -42,6 +44,9 @@ def command(words: list[str]) -> int:
     if flags.out is None:
         print("Nothing was kept: add --out DIR to keep the newcomer's model.")
     else:
-        run.keep(joined, flags.out)
+        earlier = (flags.out / "config.json").exists()
+        run.keep(joined, flags.out, fresh=flags.fresh)
+        if earlier:
+            print("It replaced the earlier model there." if flags.fresh else "The same model was there already.")
         print(f"The model is in {flags.out}. To use it: fedkin predict {flags.out} --client '{name}' --data FILE")
     return 0

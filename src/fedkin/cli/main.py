@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TextIO
 
 from fedkin.cli.flags import UserError
 from fedkin.engine import signals
-from fedkin.registry import OWN_MODULE, hint
+from fedkin.registry import hint, own_line
 
 # By heading: what is typed, and what it does. The first word is the module in this package.
 COMMANDS: dict[str, dict[str, str]] = {
     "Run": {
         "demo": "Compare methods on local data, in under a minute.",
+        "init FOLDER": "Look at tables of your own, and say how to read them.",
         "run METHOD": "Run one method; add --help for its flags.",
         "compare METHOD METHOD …": "Run several methods on the same clients.",
         "sweep METHOD --grid …": "Try settings, choose on validation examples.",
@@ -116,28 +115,15 @@ def message(error: Exception) -> str | None:
         return f"A number is too large ({error}). Use a smaller one."
     runner = sys.modules.get("fedkin.engine.runner")  # not imported here: torch takes seconds
     if runner is not None and isinstance(error, runner.ClientError):
-        return f"{error} Set FEDKIN_TRACEBACK=1 to see the traceback."
+        return f"{str(error).rstrip('.')}. Set FEDKIN_TRACEBACK=1 to see the traceback."
     if isinstance(error, (UserError, ValueError, OSError)):
         return str(error)
-    where = _in_own_file(error)
+    where = own_line(error)
     if where:
         return (
             f"{where}: {type(error).__name__}: {error}. Correct the file, or set FEDKIN_TRACEBACK=1 for the traceback."
         )
     return str(error) if isinstance(error, ImportError) else None
-
-
-def _in_own_file(error: Exception) -> str:
-    """File, line and function of a user's own file in which an error was raised; empty if none was involved."""
-    if isinstance(error, SyntaxError):
-        return f"{Path(error.filename or '').name}, line {error.lineno}" if error.filename else ""
-    found = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if str(frame.f_globals.get("__name__", "")).startswith(OWN_MODULE):
-            code = frame.f_code
-            inside = "" if code.co_name == "<module>" else f", in {code.co_name}"
-            found = f"{Path(code.co_filename).name}, line {line}{inside}"
-    return found
 
 
 def _help() -> str:

@@ -44,6 +44,8 @@ class Arrays:
     """Names of the groups. Named groups are the clients, unless the user asks for a partition."""
     own_clients: bool = False
     """The user named the client of each example: a partition is then refused."""
+    one_of_several: bool = False
+    """This is the table of one site: others may know what is missing here everywhere."""
     columns: tuple[Column, ...] = ()
     reading: Reading = field(default_factory=Reading)
     """How the cells of the table were read."""

@@ -355,9 +355,8 @@ def _preprocessing(
 ) -> Preprocessing:
     if given is None:
         measured = {name: statistics(arrays.x[split.train], arrays.columns) for name, split in zip(names, splits)}
-        return fitted(
-            arrays.columns, measured, fit, reading=arrays.reading, classes=arrays.class_names, task=arrays.task
-        )
+        about: Any = {"reading": arrays.reading, "classes": arrays.class_names, "task": arrays.task}
+        return fitted(arrays.columns, measured, fit, **about, one_of_several=arrays.one_of_several)
     made = given if isinstance(given, Preprocessing) else Preprocessing.from_json(given)
     table = made.recoded(arrays.x, arrays.columns)
     for name, split in zip(names, splits):  # if each client has its own scales, newcomers bring theirs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,8 @@ def _from_files(
     blocks = [] if problems.lines else [codes(table, columns, reading, problems) for table in ordered_tables]
     problems.check(whole)
     group = np.repeat(np.arange(len(files)), [len(table) for table in ordered_tables])
-    return _arrays(np.concatenate(blocks), made, columns, reading, task, ordered, group, tuple(names), source)
+    whole_table = _arrays(np.concatenate(blocks), made, columns, reading, task, ordered, group, tuple(names), source)
+    return replace(whole_table, one_of_several=alone)
 
 
 def _from_npz(

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from fedkin.data.cells import Floats, Reading, level_order
 from fedkin.data.encode import Column, codes
 from fedkin.data.labels import TaskKind, labels
-from fedkin.data.table import DataError, Problems, Table, from_frame, read_table
+from fedkin.data.table import DataError, Problems, Table, from_frame, quoted, read_table
 
 Fit = Literal["each", "sites"]
 Scale = tuple[float, float]
 """Mean and factor of a number column: a value x becomes (x - mean) * factor."""
 FEWEST = 3  # cells of which a mean and a variance may be shared: those of two numbers give both
 ALL = ""  # key of the scales that all clients share
+SHOWN = 8  # columns named in an error
 
 
 class ColumnStatistics(NamedTuple):
@@ -109,6 +110,8 @@ class Preprocessing:
     def encode(self, table: Table | str | Path | Any) -> Floats:
         problems = Problems()
         read = self.read(table)
+        if absent := [column.name for column in self.columns if column.name not in (*read.columns, *read.unusable)]:
+            raise DataError(f"{read.source}: there is no column {quoted(absent)}{self._needed}.")
         out = codes(read, self.columns, self.reading, problems)
         problems.check(read.source)
         return out
@@ -122,10 +125,19 @@ class Preprocessing:
         path = Path(table)
         if not path.is_file():
             raise DataError(f"There is no file {path}.")
-        made = read_table(path, problems, required=[c.name for c in self.columns])
+        made = read_table(path, problems, required=[c.name for c in self.columns], advice=self._needed)
         problems.check(path.name)
         assert made is not None
         return made
+
+    @property
+    def _needed(self) -> str:
+        names = [column.name for column in self.columns]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return (
+            f"; the model needs its {len(names)} columns ({', '.join(names[:SHOWN])}{more}): rename "
+            "a column, or add it with empty cells where a value is not known"
+        )
 
     def labels(self, table: Table | str | Path | Any) -> NDArray[np.generic]:
         """The label column of a table: int64 classes, or float32 numbers in a regression."""
@@ -243,6 +255,7 @@ def fitted(
     reading: Reading,
     classes: Sequence[str] = (),
     task: TaskKind = "classification",
+    one_of_several: bool = False,
 ) -> Preprocessing:
     """Preprocessing from every client's statistics. Either way, all clients have the same features; with "each" a
     client's numbers are scaled by its own mean and variance, with "sites" by those of all sites together."""
@@ -256,7 +269,7 @@ def fitted(
         whole = [a if a.known else b for a, b in zip(told, whole)]
     problems = Problems()
     for column, s in zip(columns, whole):
-        if not s.known:
+        if not s.known and not one_of_several:
             problems.add(f"column '{column.name}' is missing in every training example; ignore it")
     problems.check("This data")
     kept = tuple(replace(c, levels=s.levels) for c, s in zip(columns, whole))

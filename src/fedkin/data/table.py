@@ -27,6 +27,7 @@ MISSING = frozenset(("", "?", "na", "n/a", "nan", "null", "#n/a", "<na>"))
 """Cells that stand for "not known", in any case. `missing=` adds others."""
 LARGEST = 1e30  # beyond this, squares overflow: such a number is a mistake or a code
 SHOWN = 5  # row numbers listed for one problem
+FILES_SHOWN = 8  # files listed for one problem
 
 
 class DataError(ValueError):
@@ -41,17 +42,26 @@ class DataWarning(UserWarning):
 class Problems:
     """Everything that is wrong with some data, collected for one message."""
 
-    lines: list[str] = field(default_factory=list)
+    found: list[tuple[str, str, str]] = field(default_factory=list)
+    """Source, place in it, and what is wrong there."""
 
     def add(self, what: str, *, source: str = "", column: str | None = None, rows: Iterable[int] = ()) -> None:
-        where = [source] if source else []
+        where = []
         if column is not None:
             where.append(f"column '{column}'")
         if numbers := [int(r) for r in rows]:
             shown = ", ".join(map(str, numbers[:SHOWN]))
             more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
             where.append(f"row{'s' if len(numbers) > 1 else ''} {shown}{more}")
-        self.lines.append(": ".join(filter(None, (", ".join(where), what))))
+        self.found.append((source, ", ".join(where), what))
+
+    @property
+    def lines(self) -> list[str]:
+        """What is wrong, in the order in which it was found; several files with the same problem share a line."""
+        sources: dict[tuple[str, str], list[str]] = {}
+        for source, place, what in self.found:
+            sources.setdefault((place, what), []).append(source)
+        return [_line(list(dict.fromkeys(filter(None, s))), place, what) for (place, what), s in sources.items()]
 
     def check(self, whole: str) -> None:
         """Raise one error with all that was added; `whole` names the data."""
@@ -60,6 +70,13 @@ class Problems:
         if self.lines:
             listed = "".join(f"\n  {line}" for line in self.lines)
             raise DataError(f"{whole} cannot be used yet; {len(self.lines)} things to change:{listed}")
+
+
+def _line(files: list[str], place: str, what: str) -> str:
+    more = len(files) - FILES_SHOWN
+    shown = ", ".join(files[:FILES_SHOWN]) + (f" and {more} more files" if more > 0 else "")
+    where = ", ".join(filter(None, (shown, place)))
+    return f"{where}: {what}" if where else what
 
 
 @dataclass(frozen=True)
@@ -296,11 +313,11 @@ def _without(absent: Sequence[str], names: Sequence[str], advice: str) -> str:
     """No list of the names found: without a header they would be somebody's data."""
     alike = [n for n in names if n.casefold() in {name.casefold() for name in absent}]
     alike = alike or (difflib.get_close_matches(absent[0], names, n=1, cutoff=0.8) if len(absent) == 1 else [])
-    hint = f"; there is {_quoted(alike)}" if alike else ""
-    return f"none of its {len(names)} columns is called {_quoted(absent)}{hint}{advice}"
+    hint = f"; there is {quoted(alike)}" if alike else ""
+    return f"none of the {len(names)} columns is called {quoted(absent)}{hint}{advice}"
 
 
-def _quoted(names: Sequence[str]) -> str:
+def quoted(names: Sequence[str]) -> str:
     return " or ".join(f"'{name}'" for name in names)
 
 

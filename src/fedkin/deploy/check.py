@@ -31,10 +31,17 @@ def check(path: Path) -> list[str]:
         f"{config.name} is ready. This is all that the server learns before the first round:",
         f"  training, validation and test examples: {info.train}, {info.validation}, {info.test}",
         f"  shape of an example: {info.shape}; {_targets(info)}",
-        f"  digest of the columns and classes: {info.columns or 'none'} (it must be the same at all sites)",
+        f"  digest of the columns and classes: {info.columns or 'none'} ({_agreed(config)})",
         f"Limits of this site: {', '.join(limits) or 'none; see docs/deploying.md'}",
         *notes,
     ]
+
+
+def _agreed(config: SiteConfig) -> str:
+    if not config.share:
+        return "it must be the same at all sites"
+    what = "names of columns, levels of categories and classes" + (", means and variances" * (config.share == "sites"))
+    return f"it may differ: this site may tell the others {what}, if the run has run.fit"
 
 
 def _targets(info: SiteInfo) -> str:

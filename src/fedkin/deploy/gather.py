@@ -22,7 +22,7 @@ def gathered(directory: NodeDirectory, plan: Plan, before: Mapping[str, Any]) ->
     absent = directory.gather(plan.wait)
     if refused := {name: why for name, why in directory.refused.items() if name not in before}:
         raise RuntimeError(
-            "; ".join(f"{name} cannot take part: {why}" for name, why in sorted(refused.items()))
+            "; ".join(f"{name} cannot take part: {why.rstrip('.')}" for name, why in sorted(refused.items()))
             + ". Fix it there (`fedkin deploy check SITE_FILE`), restart its supernode, and run again."
         )
     return absent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 VERSIONS = "flwr>=1.41,<1.42"
 
@@ -19,14 +19,30 @@ class Init:
     """A new folder."""
     method: str = "fedcedar"
     """Method to run (see `fedkin list methods`); its fields may follow: fedcedar,clusters=2."""
-    clients: tuple[str, ...] = ("north", "south", "west")
-    """Names of the sites. Each site is one client."""
+    clients: tuple[str, ...] = ()
+    """Names of the sites; each site is one client. By default the names of the tables, or north, south and west."""
     data: str = "digits"
-    """Built-in data set to try things with; each site gets a part of it. Sites name their own files later."""
+    """Built-in data set to try things with, of which each site gets a part; or a folder with one table for each site,
+    to try your own. Sites name their own files later."""
+    label: tuple[str, ...] = ("y",)
+    """Own tables: name of the column with the labels; several names if the task has several targets."""
+    ignore: tuple[str, ...] = ()
+    """Own tables: names of columns to leave out."""
+    categorical: tuple[str, ...] = ()
+    """Own tables: names of number columns that stand for categories. Text columns always do."""
+    missing: tuple[str, ...] = ()
+    """Own tables: further cells that mean "not known", in all columns (unknown) or in one (chol=0)."""
+    decimal: str = "auto"
+    """Own tables: the decimal mark, if the files do not make it clear."""
+    ordered: bool = False
+    """Own tables: rows are in time order, and the latest ones are used for testing."""
+    fit: Literal["each", "sites"] = "each"
+    """Own tables: what the sites agree on. each: columns, levels of categories and classes. sites: also means and
+    variances."""
     rounds: int = 3
     """Rounds of communication."""
     task: str = "classification"
-    """What is predicted: classification, regression or multilabel. The last two need the sites' own files."""
+    """What is predicted: classification, regression or multilabel. The last two need tables of your own."""
     metrics: tuple[str, ...] = ()
     """Metrics to compute; results are judged by the first one. By default the task's first metric."""
     superlink: str = "127.0.0.1:8000"
@@ -41,8 +57,12 @@ def init(given: Init) -> None:
     folder = given.folder.resolve()
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty: name a new folder.")
-    if given.data not in DATASETS:
-        raise ValueError(f"There is no data set '{given.data}'. Known: {', '.join(DATASETS)}.")
+    tables = _tables(given)
+    if given.data not in DATASETS and not tables:
+        raise ValueError(
+            f"There is no data set and no folder of tables '{given.data}'. Known data sets: {', '.join(DATASETS)}."
+        )
+    given = replace(given, clients=given.clients or tuple(tables) or ("north", "south", "west"))
     if given.task not in TASKS:
         raise ValueError(f"task='{given.task}' must be one of {', '.join(TASKS)}; name your own in app/pyproject.toml.")
     host, _, port = given.superlink.rpartition(":")
@@ -61,12 +81,31 @@ def init(given: Init) -> None:
         ".gitignore": "keys/\nsites/\nflower/\nserver/\n",
     }
     for part, name in enumerate(sorted(given.clients)):
-        files[f"sites/{name}.toml"] = _site(given, folder, name, part)
+        files[f"sites/{name}.toml"] = _site(given, folder, name, part, tables.get(name))
     (folder / "server").mkdir(parents=True)  # for the superlink's database and the run
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     print(f"{folder} holds the app, the sites' files and README.md with the commands to start them.")
+
+
+def _tables(given: Init) -> dict[str, Path]:
+    """The sites' tables by their names, if `data` is a folder."""
+    from fedkin.data.own import FILES
+    from fedkin.deploy.plan import NAME
+
+    folder = Path(given.data)
+    if not folder.is_dir():
+        return {}
+    found = {p.stem: p.resolve() for p in sorted(folder.iterdir()) if p.suffix.lower() in FILES and p.name[0] != "."}
+    if not found:
+        raise ValueError(f"{folder} holds no {', no '.join(FILES)} file: one for each site is expected.")
+    for name in found:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{found[name].name}: a site's name is made of letters, digits, '.', '_' and '-'.")
+    if given.clients and (unknown := sorted({*given.clients} - {*found})):
+        raise ValueError(f"{folder} has no table of {', '.join(unknown)}; it has those of {', '.join(found)}.")
+    return found
 
 
 def name_of(given: Init) -> str:
@@ -96,7 +135,7 @@ def _config(given: Init, folder: Path) -> dict[str, dict[str, Any]]:
             "out": str(folder / "server" / name_of(given)),
             "wait": 300.0,
             "bind_keys": False,
-            "fit": "",
+            "fit": given.fit if _tables(given) else "",
             "secure": False,
             **LIMITS,
             **options,
@@ -180,8 +219,13 @@ export FLWR_TELEMETRY_ENABLED=0
 """
 
 
-def _data(given: Init, part: int) -> str:
-    """The lines of a site's file that say where its examples are."""
+def _data(given: Init, part: int, table: Path | None) -> str:
+    """The lines of a site's file that say where its examples are, and how they are read."""
+    if table is not None:
+        several = {k: ", ".join(getattr(given, k)) for k in ("label", "ignore", "categorical", "missing")}
+        lines = {"data": str(table), **several, "decimal": given.decimal, "ordered": given.ordered, "task": given.task}
+        lines["share"] = given.fit  # what this site may tell of its table, so that all prepare theirs in the same way
+        return "".join(f"{key} = {_toml(value)}\n" for key, value in lines.items())
     if given.task != "classification":
         return f"""\
 # A table with a header and one row for each example, or an .npz file with the arrays x and y:
@@ -200,15 +244,17 @@ part = {part}
 """
 
 
-def _site(given: Init, folder: Path, name: str, part: int) -> str:
+def _site(given: Init, folder: Path, name: str, part: int, table: Path | None) -> str:
+    hints = """\
+# ignore = "patient_id"  # columns to leave out, with commas between; also: categorical, missing, decimal
+# share = "each"  # what this site may share if the run has run.fit: each (columns, levels), sites (also means)
+"""
     return f"""\
 # This site's own settings. Its name and its number of examples leave the site; no example does, and no path unless an
 # error message contains it. To check this file before anything is sent: fedkin deploy check THIS_FILE
 name = "{name}"
 state = {_toml(str(folder / "sites" / name))}  # private states and the personal model
-{_data(given, part)}\
-# ignore = "patient_id"  # columns to leave out, with commas between; also: categorical, missing, decimal
-# share = "each"  # what this site may share if the run has run.fit: each (columns, levels), sites (also means)
+{_data(given, part, table)}{"" if table else hints}\
 # Limits of this site, if you want any:
 # functions = "local"  # client functions that may be called; max_requests, max_rounds, max_bytes = 0 (no limit)
 # privacy = "client:clip=1,noise=1.1"  # noise on everything that leaves, whatever the run says

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.costs import Tally, message_bytes, nbytes
+from fedkin.engine.errors import by_reason, told_once
 from fedkin.engine.faults import SLOW, FaultPlan
 from fedkin.engine.options import Options
 from fedkin.engine.recorder import Recorder
@@ -148,8 +149,13 @@ class RoundClients:
         self._start()
 
     def drop(self, client: int, why: str) -> None:
-        self._context.recorder.dropped(self._round, client, why)
-        self._context.warn(f"client {client} dropped: {why}")
+        self._drop({client: why})
+
+    def _drop(self, errors: Mapping[int, str], *, warn: bool = True) -> None:
+        for client, why in errors.items():
+            self._context.recorder.dropped(self._round, client, why)
+        for line in told_once(errors) if warn else ():
+            self._context.warn(line)
 
     def keep(self) -> None:
         """Commit the clients' private states after this round."""
@@ -194,7 +200,7 @@ class RoundClients:
         shapes = Counter(_shape(o) for o in outcomes.values() if not o.error)
         usual = shapes.most_common(1)[0][0] if shapes else None
         ragged = getattr(getattr(type(context.spec.method), name), "__ragged__", False)
-        good = {}
+        good, dropped = {}, {}
         for client, outcome in sorted(outcomes.items()):
             error = f"{QUARANTINED}{outcome.error}" if outcome.kind == "bad" else outcome.error
             if not error and not ragged and _shape(outcome) != usual:
@@ -205,7 +211,9 @@ class RoundClients:
                 good[client] = outcome
             elif (client, self._count) not in self._recorded:  # once, even if the round is repeated
                 self._recorded.add((client, self._count))
-                self.drop(client, error)
+                dropped[client] = error
+        alike = all(o.error for o in outcomes.values()) and len(by_reason(dropped)) == 1
+        self._drop(dropped, warn=not alike)  # if all of them fail for one reason, `explain` says it
         return good
 
     def _defended(self, good: dict[int, Outcome], first: dict[int, int], message: Message) -> dict[int, Outcome]:
@@ -238,8 +246,10 @@ def explain(outcomes: list[Outcome]) -> None:
     """Raise if every client failed: that is a bug or a bad setting, not bad luck."""
     failed = [o for o in outcomes if o.error]
     if len(failed) == len(outcomes):
+        reasons = by_reason({o.client: o.error for o in failed})
+        first = f"for one reason: {next(iter(reasons))}" if len(reasons) == 1 else f"The first: {failed[0].error}"
         raise ClientError(
-            f"All {len(failed)} clients failed. The first: {failed[0].error.rstrip('.')}. "
+            f"All {len(failed)} clients failed{' ' if len(reasons) == 1 else '. '}{first.rstrip('.')}. "
             "Run with --engine serial to stop at the first error, or lower --lr if the values are not finite.",
             failed[0].trace,
         )

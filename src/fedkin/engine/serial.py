@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from fedkin.engine.ahead import copied
 from fedkin.engine.device import open_device
-from fedkin.engine.runner import ClientError, ClientRunner, Outcome, RunSpec, Task, Work, copied
+from fedkin.engine.runner import ClientError, ClientRunner, Outcome, RunSpec, Task, Work
 from fedkin.protocol import Message
 
 

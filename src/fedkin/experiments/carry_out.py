@@ -3,21 +3,28 @@ resume."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache, partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from typing import Any
 
 from fedkin.experiments.cells import Cells, Job, extract, job
 from fedkin.experiments.declare import Item, Run, Setting
 from fedkin.experiments.outcome import Outcome
+from fedkin.results.files import read_json, write_json
+from fedkin.results.folder import FolderError, remove_run
 
 Progress = Callable[[int, int, str], None]
 
@@ -130,10 +137,15 @@ def run_all(
         try:
             wait_for()
             _stored(one, out, cells, keep.get(one.name, ()))
+        except BrokenProcessPool:
+            raise
         except Exception as error:  # a failed run must not stop the others
             first = str(error).strip().split("\n")[0]  # the rest of a client's error is its traceback
             failed[one.name] = f"failed: {type(error).__name__}: {first}"
-        cells.note(one, failed.get(one.name, ""))
+            if not isinstance(error, FolderError | OSError):  # such trouble is this machine's, not the method's
+                cells.note(one, failed[one.name])
+        else:
+            cells.note(one, "")
         done += 1
         on_progress(done, len(distinct), one.name)
 
@@ -144,27 +156,46 @@ def run_all(
         for one in waiting:
             ended(one, lambda one=one: run_one(one, out))  # type: ignore[misc]
         return failed
-    queue = iter(waiting)
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
-        running = {pool.submit(run_one, j, out): j for _, j in zip(range(count), queue)}
-        while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                ended(running.pop(future), future.result)
-                if (following := next(queue, None)) is not None:
-                    running[pool.submit(run_one, following, out)] = following
+    queue, context = iter(waiting), get_context("spawn")
+    held, holding = context.Pipe(duplex=False)
+    with _unheard_by_children():  # it starts Python's resource tracker
+        pool = ProcessPoolExecutor(count, context, _begin_worker, (held,))
+    try:
+        with pool, holding:
+            with _unheard_by_children():
+                running = {pool.submit(run_one, j, out): j for _, j in zip(range(count), queue)}
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    ended(running.pop(future), future.result)
+                    if (following := next(queue, None)) is not None:
+                        running[pool.submit(run_one, following, out)] = following
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "A process with a run in it was ended, perhaps for want of memory. The same command with the same --out "
+            "resumes; with --workers 1 it needs less memory."
+        ) from error
     return failed
 
 
-def _begin_worker() -> None:
+@contextlib.contextmanager
+def _unheard_by_children() -> Iterator[None]:
+    """Processes started in this block never hear Ctrl-C or a hang-up, which a terminal sends to all of them: their
+    parent does, and ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin_worker(held: Connection) -> None:
+    threading.Thread(target=_end_with_parent, args=(held,), daemon=True).start()
     _alone()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """End this worker with its parent."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
+def _end_with_parent(held: Connection) -> None:
+    """End this worker when its parent ends, or lets go of the other end of the pipe because it was stopped."""
+    wait_for_any([held])
     os._exit(1)
 
 
@@ -180,9 +211,9 @@ def _stored(one: Job, out: Path, cells: Cells, keep: Collection[str]) -> bool:
     folder = out / "runs" / one.name
     if not (folder / "finished.json").exists():
         return False
-    about = json.loads((folder / "finished.json").read_text())
+    about = read_json(folder / "finished.json")
     if about["every"] != one.setting.evaluate_every and {"curve", "time"} & set(keep):
-        shutil.rmtree(folder)
+        _removed(folder)
         return False
     cells.put(one, extract(folder, one.setting, keep, about["seconds"]))
     return True
@@ -221,11 +252,16 @@ def run_one(one: Job, out: Path) -> None:
     except ValueError as error:
         if "holds another run" not in str(error):
             raise
-        shutil.rmtree(folder)  # it was stopped, and the code has changed since: start over
+        _removed(folder)  # it was stopped, and the code has changed since: start over
         start()
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    about = {"seconds": time.process_time() - begin, "every": setting.evaluate_every}
-    (folder / "finished.json").write_text(json.dumps(about))
+    write_json(folder / "finished.json", {"seconds": time.process_time() - begin, "every": setting.evaluate_every})
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)  # last: a kill in the middle of it does no harm
+
+
+def _removed(folder: Path) -> None:
+    """Remove a run. After a kill in the middle of it the folder is still known as fedkin's."""
+    (folder / "finished.json").unlink(missing_ok=True)
+    remove_run(folder)
 
 
 def method_of(label: str, federation: Any) -> Any:

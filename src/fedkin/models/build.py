@@ -69,7 +69,13 @@ def check_outputs(module: nn.Module, example: Tensor, outputs: int) -> None:
         ) from error
     finally:
         module.train(was_training)
-    found = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+    if not isinstance(out, Tensor):
+        what = "None: does its last line lack a `return`?" if out is None else f"a {type(out).__name__}."
+        raise ValueError(
+            f"The network {type(module).__name__} must return one tensor [examples, {outputs}] from `forward`; it "
+            f"returned {what}"
+        )
+    found = list(out.shape)
     if found != [1, outputs] and not (outputs == 1 and found == [1]):
         raise ValueError(
             f"The network {type(module).__name__} must give [examples, {outputs}], one output for each class or "

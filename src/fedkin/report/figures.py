@@ -19,6 +19,7 @@ COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E6
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 COLUMN, PAGE = 3.4, 7.0  # inches
+MOST_NAMES = 20  # classes or clients that are named on an axis; more are numbered
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "font.family": "sans-serif",
@@ -181,6 +182,13 @@ def partition(data: dict[str, Any]) -> Any:
     axes.set(xlabel="client", ylabel="label", xlim=(-0.8, len(counts) - 0.2), ylim=(-0.8, counts.shape[1] - 0.2))
     for axis in (axes.xaxis, axes.yaxis):
         axis.get_major_locator().set_params(integer=True)
+    clients = data["federations"][0]["names"]
+    named = clients if any(name != f"client {c}" for c, name in enumerate(clients)) else []
+    for names, set_ticks in ((data["federations"][0]["classes"], axes.set_yticks), (named, axes.set_xticks)):
+        if names and len(names) <= MOST_NAMES:
+            set_ticks(range(len(names)), [name if len(name) <= 18 else f"{name[:17]}…" for name in names])
+    if named:
+        axes.tick_params(axis="x", rotation=90 if max(map(len, named)) * len(named) > 45 else 0)
     return figure
 
 

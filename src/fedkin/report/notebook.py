@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from fedkin.report import tables
+from fedkin.report.words import partition_words
 from fedkin.results.history import ALL, PARTICIPANTS, History
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
@@ -116,7 +117,8 @@ def comparison(found: Any) -> str:
 def federation(found: Any) -> str:
     """A federation: its clients and, where there are classes, their labels."""
     about = found.description
-    facts = [f"{len(found)} clients", f"data {about.get('data', 'own')}", f"partition {about.get('partition', '?')}"]
+    spread = partition_words(about.get("partition"))
+    facts = [f"{len(found)} clients", f"data {about.get('data', 'own')}", f"partition: {spread}"]
     if found.mean_kld is not None:
         facts.append(f"mean pairwise KLD of labels {found.mean_kld:.2f}")
     rows = [

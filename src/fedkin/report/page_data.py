@@ -16,6 +16,7 @@ import numpy as np
 from fedkin.report import compact
 from fedkin.report.gathered import SCORES, Gathered
 from fedkin.report.read import Run
+from fedkin.report.words import class_names, partition_words
 from fedkin.results.files import read_json
 from fedkin.results.summary import ACCURACY
 
@@ -34,7 +35,8 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     for name, members in groups.items():
         for run in members:
             run.gathered.check(run.folder)
-            federations.setdefault(_federation_key(run), run.gathered.federation())
+            found = {**run.gathered.federation(), "classes": class_names(run.config)}
+            federations.setdefault(_federation_key(run), found)
         methods.append(_method(name, members, len(groups)))
     first = next(iter(groups.values()))[0]
     order = list(federations)
@@ -125,7 +127,7 @@ def _setting(config: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     model = config.get("model", {}).get("name", "")
     rows = [
         ("data", _data_name(federation)),
-        ("partition", f"{federation.get('partition', 'own')}{f' ({chosen})' if chosen else ''}"),
+        ("partition", f"{partition_words(federation.get('partition'))}{f' ({chosen})' if chosen else ''}"),
         ("clients", str(federation.get("clients", ""))),
         ("model", str(model)),
         ("rounds", str(options["rounds"])),

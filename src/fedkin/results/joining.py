@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from fedkin.data.table import DataWarning
 from fedkin.protocol import Data, Examples, Reply
 from fedkin.results.files import read_json, write_bytes, write_json
 from fedkin.results.folder import Folder
@@ -46,6 +48,13 @@ def join(run: Run, name: str, x: Any, y: Any, *, validation: float, rounds: int)
         raise ValueError(
             f"{run.folder} holds one client's model, not the server's state that a newcomer starts from: use the "
             "folder of the run itself."
+        )
+    if name in run.clients:
+        warnings.warn(
+            f"{name} is already a client of this run. Its model there stays as it is; the one made now is that of a "
+            "newcomer. If its examples were in the run, it will do worse on new ones than is measured here.",
+            DataWarning,
+            stacklevel=3,
         )
     examples = Examples(run.inputs(x, name, newcomer=True), run.targets(y))
     if len(examples.y) < 2:
@@ -93,7 +102,7 @@ def _made(run: Run, examples: Examples, validation: float, rounds: int) -> Perso
     return PersonalModel(run.method, client, run.method.personal(client, message, trained))
 
 
-def keep(run: Run, joined: Joined, out: str | Path) -> Path:
+def keep(run: Run, joined: Joined, out: str | Path, *, fresh: bool) -> Path:
     """`Run.keep`."""
     check_place(Path(out), joined.name)
     with Folder(out, "run") as owned:
@@ -102,6 +111,14 @@ def keep(run: Run, joined: Joined, out: str | Path) -> Path:
         tensors = net.layout.tensors(personal) if isinstance(personal, Tensor) else personal
         content = save({k: v.detach().contiguous().clone() for k, v in tensors.items()})
         name = f"{hashlib.blake2b(content, digest_size=8).hexdigest()}.safetensors"
+        index = owned.path / "models" / "index.json"
+        if index.exists() and read_json(index).get(joined.name) != name:
+            if not fresh:
+                raise ValueError(
+                    f"{out} holds an earlier model of {joined.name}, which stays. To keep both, name another folder; "
+                    "to replace it, say --fresh (fresh=True)."
+                )
+            owned.clear()
         write_bytes(owned.path / "models" / name, content)
         write_json(owned.path / "models" / "index.json", {joined.name: name})
         if net.frozen_parameters:

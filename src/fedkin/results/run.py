@@ -128,7 +128,7 @@ class Run:
         """Write a client's model as ONNX (.onnx) or as a torch.export program (.pt2)."""
         from fedkin.results.export import export
 
-        return export(self.model(client), self.example(), Path(path), type(self.method).__name__)
+        return export(self, self._name(client), Path(path))
 
     # ---- newcomers
     def join(self, name: str, x: Any, y: Any, *, validation: float = 0.1, rounds: int = ADAPTATION) -> Joined:
@@ -140,9 +140,10 @@ class Run:
         """
         return joining.join(self, name, x, y, validation=validation, rounds=rounds)
 
-    def keep(self, joined: Joined, out: str | Path) -> Path:
-        """Write a newcomer's model to a folder of its own, which `load` reads as a run with this one client."""
-        return joining.keep(self, joined, out)
+    def keep(self, joined: Joined, out: str | Path, *, fresh: bool = False) -> Path:
+        """Write a newcomer's model to a folder of its own, which `load` reads as a run with this one client. With
+        `fresh`, it replaces an earlier model of the same newcomer there."""
+        return joining.keep(self, joined, out, fresh=fresh)
 
     def examples_of(self, path: Path) -> tuple[Any, Any]:
         """The examples and labels of a file: a table like the run's, or an .npz with x and y."""

@@ -15,6 +15,7 @@ from fedkin.results.run import Run
 from fedkin.task import Task
 
 REFERENCE = "local"
+NO_METHOD = "no method is shown to be better than training alone here"
 MOST_CLIENTS = 50  # with more clients there are no answers one by one, and no intervals
 
 
@@ -197,7 +198,7 @@ class Advice:
         if self.reference not in self.cells:
             return f"{self._score} ({self.examples} test examples; {how}){constant}"
         if self.chosen == self.reference:
-            verdict = f"not decided, {self.too_few}" if self.too_few else "no method is better than training alone here"
+            verdict = f"not decided, {self.too_few}" if self.too_few else NO_METHOD
             return f"{verdict}: {self._score} ({how}){constant}"
         if cell.gain is None:
             return f"not decided, the {self.task.headline} cannot be measured: {self.chosen} ({how})"
@@ -207,7 +208,7 @@ class Advice:
             return f"not decided, {self.too_few or no_interval}: {gain} ({how}){constant}"
         ends = f"95 % interval {self._signed(cell.low)} to {self._signed(cell.high)}"
         end = f"{gain} ({ends}, {self.examples} test examples; {how}){constant}"
-        return end if self._decided else f"no method is shown to be better than training alone here: {end}"
+        return end if self._decided else f"{NO_METHOD}: {end}"
 
     @property
     def _percent(self) -> bool:

@@ -15,7 +15,7 @@ instead. With u_i the change of reply i against what client i was sent:
 If all clients were sent one model and the server averages, then median, krum and multikrum are exactly those of the
 papers, and trimmed is the winsorized mean, with the trimmed mean's breakdown point. Where each client is sent a model
 of its own, the safe change is applied to that model, so personal models stay personal. Clients that were sent the same
-model, at least five of them, are then judged by Krum among themselves.
+model (up to rounding), at least five of them, are then judged by Krum among themselves.
 
 Every array of a reply is defended by itself; Krum and the report look at the largest one. Only arrays of equal shapes
 can be compared, and fewer than three cannot be judged.
@@ -40,6 +40,7 @@ from fedkin.robust.updates import judged, offers, references
 NUMBERS = {"normbound": 1.0, "median": 0.0, "trimmed": 0.2, "krum": 0.2, "multikrum": 0.2, "report": 0.0}
 FEWEST = 3  # replies that can be judged
 FEWEST_OF_A_GROUP = 5  # Krum with one hostile client needs five
+SAME = 1e-3  # models nearer than this part of the median update are the same: they differ by rounding
 OUTLIER = 3.5  # modified z-score above which a reply is named (Iglewicz and Hoaglin, 1993)
 Bodies = Mapping[int, Sequence[Tensor]]
 
@@ -108,7 +109,7 @@ class Defense:
         """For each reply the one that Krum selects in its group; and the worst of all groups, with their scores."""
         selected: dict[int, int] = {}
         worst: dict[int, str] = {}
-        for members in _groups(base):
+        for members in _groups(updates, base):
             hostile = self._hostile(len(members))
             scores = krum_scores(updates[members], hostile)
             selected |= dict.fromkeys(members, members[int(scores.argmin())])
@@ -245,15 +246,22 @@ def _base(
     return torch.stack(found)
 
 
-def _groups(bases: Tensor) -> list[list[int]]:
-    """Which clients Krum compares: those that were sent the same model, if there are enough; the others together."""
+def _groups(updates: Tensor, bases: Tensor) -> list[list[int]]:
+    """Which clients Krum compares: those that were sent the same model, if there are enough; the others together.
+
+    Where few others are left, they are judged with the largest group: nobody is judged by nobody.
+    """
+    near = SAME * middle(updates.flatten(1).double().norm(dim=1))
     groups: list[list[int]] = []
     for i, base in enumerate(bases):
-        known = next((group for group in groups if torch.equal(bases[group[0]], base)), None)
+        known = next((group for group in groups if float((bases[group[0]] - base).norm()) <= near), None)
         if known is None:
             groups.append([i])
         else:
             known.append(i)
     large = [group for group in groups if len(group) >= FEWEST_OF_A_GROUP]
     rest = sorted(i for group in groups if len(group) < FEWEST_OF_A_GROUP for i in group)
-    return [*large, rest] if len(rest) >= FEWEST else large
+    if large and len(rest) < FEWEST_OF_A_GROUP:
+        max(large, key=len).extend(rest)
+        return large
+    return [*large, rest]

@@ -661,7 +661,7 @@ function renderClients() {
           "train",
           "validation",
           "test",
-          ...Array.from({ length: classes }, (_, k) => `label ${k}`),
+          ...Array.from({ length: classes }, (_, k) => `label ${labelName(federation, k)}`),
         ],
         () =>
           order.map((c) => [
@@ -675,9 +675,14 @@ function renderClients() {
       ),
     ),
   );
-  const left = 34,
+  const room = 22,
+    longest = Math.max(...Array.from({ length: classes }, (_, k) => labelName(federation, k, room).length)),
+    left = Math.max(34, 14 + 6.6 * longest),
     line = Math.max(9, Math.min(26, 330 / classes)),
-    step = Math.max(9, Math.min(72, (box.clientWidth - left - 10) / n)),
+    named = federation.names.some((name, c) => name !== `client ${c}`),
+    broadest = named ? Math.max(72, 8 + 6.6 * Math.min(room, Math.max(...federation.names.map((name) => name.length)))) : 72,
+    step = Math.max(9, Math.min(broadest, (box.clientWidth - left - 10) / n)),
+    letters = Math.floor((step - 4) / 6.6), // of a client's name below its column
     width = Math.max(left + 10 + step * n, 240),
     height = classes * line + 30;
   const most = Math.max(...federation.labels.flat()),
@@ -694,7 +699,7 @@ function renderClients() {
     if (line >= 13 || k % Math.ceil(14 / line) === 0)
       chart.append(
         svg("line", { class: "grid", x1: left, x2: width, y1: (k + 0.5) * line + 4, y2: (k + 0.5) * line + 4 }),
-        svg("text", { x: left - 8, y: (k + 0.5) * line + 8, "text-anchor": "end" }, String(k)),
+        svg("text", { x: left - 8, y: (k + 0.5) * line + 8, "text-anchor": "end" }, labelName(federation, k, room)),
       );
   order.forEach((c, i) => {
     const x = left + (i + 0.5) * step;
@@ -727,7 +732,13 @@ function renderClients() {
       ),
     );
     if (step >= 20 || i % Math.ceil(22 / step) === 0)
-      column.append(svg("text", { x, y: height - 8, "text-anchor": "middle" }, String(c)));
+      column.append(
+        svg(
+          "text",
+          { x, y: height - 8, "text-anchor": "middle" },
+          named && letters >= 5 ? shortened(federation.names[c], letters) : String(c),
+        ),
+      );
     chart.append(column);
   });
   box.replaceChildren(chart);

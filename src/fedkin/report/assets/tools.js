@@ -198,17 +198,20 @@ function clientTip(federation, client, more) {
       known(group) && ["hidden group", String(group)],
       ...(more || []),
     ]),
-    labels ? labelBars(labels) : null,
+    labels ? labelBars(labels, federation) : null,
   ].filter(Boolean);
 }
-function labelBars(labels) {
+const shortened = (name, room) => (name.length > room ? `${name.slice(0, room - 1)}…` : name);
+// What a class is called: by its name in the data, or else by its number.
+const labelName = (federation, k, room = Infinity) => shortened(federation.classes?.[k] ?? String(k), room);
+function labelBars(labels, federation) {
   const width = 190,
     height = 34,
     most = Math.max(...labels, 1),
     step = width / labels.length;
   return svg(
     "svg",
-    { width, height: height + 14, role: "img", "aria-label": `examples by label: ${labels.join(", ")}` },
+    { width, height: height + 14, role: "img", "aria-label": `examples by label: ${labels.map((n, k) => `${labelName(federation, k)} ${n}`).join(", ")}` },
     labels.map((n, i) =>
       svg("rect", {
         x: i * step + 0.5,
@@ -221,7 +224,11 @@ function labelBars(labels) {
     svg("line", { x1: 0, x2: width, y1: height, y2: height, class: "axis" }),
     labels.length <= 20
       ? labels.map((_, i) =>
-          svg("text", { x: (i + 0.5) * step, y: height + 12, "text-anchor": "middle", "font-size": 10 }, String(i)),
+          svg(
+            "text",
+            { x: (i + 0.5) * step, y: height + 12, "text-anchor": "middle", "font-size": 10 },
+            labelName(federation, i, Math.max(2, Math.floor(step / 6))),
+          ),
         )
       : null,
   );

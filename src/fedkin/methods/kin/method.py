@@ -11,10 +11,12 @@ examples, so that whatever does not help this client gets no weight.
 | A_ji = softmax_i(s_ji / T + log n_i) | the weight of client i in what client j is offered |
 | s_ji | cos(w_j − w̄, w_i − w̄); for i = j the largest of the others: a client is not its own kin |
 | T | temperature |
-| p_e(y given x) | an expert: see `EXPERTS` |
+| p_e(y given x) | an expert: see `EXPERTS` in experts.py |
 | π | weights of the experts: EM on the validation examples from a Dirichlet prior of `prior` counts in all |
 
 Reductions: relation="mean", experts=("received",) is FedAvg; experts=("own",) is Local.
+
+Beside this file: relation.py (A), experts.py (p_e and π).
 """
 
 from __future__ import annotations
@@ -30,15 +32,9 @@ from torch.nn import functional as F
 from fedkin.bounds import Count, NonNegative, Positive
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import averaged, same_for_all
-from fedkin.maths.neighbors import neighbor_probabilities
+from fedkin.methods.kin.experts import EXPERTS, Expert, expert_probabilities, mixture_weights, outputs
+from fedkin.methods.kin.relation import kin_weights
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
-
-Expert = Literal["own", "received", "adjusted", "tuned", "neighbors"]
-EXPERTS: tuple[Expert, ...] = ("own", "received", "adjusted", "tuned", "neighbors")
-"""own: the private model. received: the model that came from the server. adjusted: the same, with its probabilities
-multiplied by the client's class shares. tuned: the received model after training here. neighbors: the nearest training
-examples in the tuned model's features."""
-STEPS = 100  # of EM
 
 
 @dataclass(frozen=True)
@@ -85,17 +81,8 @@ class Kin(Method):
         }  # fmt: skip
 
     def _weights_of(self, state: State, ids: Tensor) -> Tensor:
-        """Rows of A: the weight of each client's last reply in what these clients are offered. Only replies of the last
-        round count, so that nothing stale is mixed in."""
-        share = state["share"].double()
-        directions = F.normalize((state["models"] - state["mean"]).double(), dim=1)
-        near = directions[ids] @ directions.T
-        itself = ids[:, None] == torch.arange(len(share))
-        closest = near.masked_fill(itself | (share == 0), -1).max(1, keepdim=True).values
-        near = torch.where(itself, closest, near)
-        near = near * state["known"][ids, None]  # nobody knows the kin of a client that never replied
-        rows: Tensor = (near / self.temperature + share.log()).softmax(1).float()
-        return rows
+        """Rows of A: the weight of each client's last reply in what these clients are offered."""
+        return kin_weights(state, ids, self.temperature)
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -110,7 +97,7 @@ class Kin(Method):
         if len(offered) == 1:
             return offered[0]
         x, y = client.data.validation if len(client.data.validation.y) else client.data.train
-        losses = [float(F.cross_entropy(_outputs(client, model, x)[1], y)) for model in offered]
+        losses = [float(F.cross_entropy(outputs(client, model, x)[1], y)) for model in offered]
         return offered[losses.index(min(losses))]
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
@@ -122,7 +109,7 @@ class Kin(Method):
             counts = torch.bincount(client.data.y, minlength=client.data.classes) + 0.5
             model["shares"] = counts / counts.sum()
         if "neighbors" in self.experts:
-            model["features"], model["labels"] = _outputs(client, model["tuned"], client.data.x)[0], client.data.y
+            model["features"], model["labels"] = outputs(client, model["tuned"], client.data.x)[0], client.data.y
         model["weights"] = self._expert_weights(client, model)
         return model
 
@@ -134,33 +121,14 @@ class Kin(Method):
 
     def _experts(self, client: Client, model: dict[str, Tensor], x: Tensor) -> Tensor:
         """Probabilities [experts, examples, classes]."""
-        out: dict[str, Tensor] = {}
-        for name in ("own", "received", "tuned"):
-            if name in model:
-                features, logits = _outputs(client, model[name], x)
-                out[name] = logits.softmax(1)
-        if "adjusted" in self.experts:
-            weighted = out["received"] * model["shares"]
-            out["adjusted"] = weighted / weighted.sum(1, keepdim=True)
-        if "neighbors" in self.experts:  # features are the tuned model's, which came last
-            out["neighbors"] = neighbor_probabilities(
-                features, model["features"], model["labels"],
-                k=self.k, classes=client.data.classes, scale=self.scale, squared=False,
-            )  # fmt: skip
-        return torch.stack([out[name] for name in self.experts])
+        return expert_probabilities(client, model, x, self.experts, k=self.k, scale=self.scale)
 
     def _expert_weights(self, client: Client, model: dict[str, Tensor]) -> Tensor:
-        """EM for the weights of a mixture: each validation example is divided among the experts, the prior is added."""
+        """π: learned on the validation examples; equal where there are none."""
         x, y = client.data.validation
-        count = len(self.experts)
-        weights = torch.full((count,), 1 / count)
         if not len(y):
-            return weights
-        right = self._experts(client, model, x)[:, torch.arange(len(y)), y].clamp(min=1e-6)
-        for _ in range(STEPS):
-            parts = weights[:, None] * right
-            weights = ((parts / parts.sum(0)).sum(1) + self.prior / count) / (len(y) + self.prior)
-        return weights
+            return torch.full((len(self.experts),), 1 / len(self.experts))
+        return mixture_weights(self._experts(client, model, x)[:, torch.arange(len(y)), y], self.prior)
 
     # ---- to look at
     def describe_personal(self, personal: Model) -> dict[str, float]:
@@ -174,12 +142,3 @@ class Kin(Method):
 
     def describe(self, state: State) -> dict[str, Any]:
         return {"took_kin": state["took_kin"][state["known"]].float().mean().item()} if state["known"].any() else {}
-
-
-@torch.no_grad()
-def _outputs(client: Client, model: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Features and logits of a model."""
-    client.net.load(model)
-    client.net.eval()
-    parts = [client.net.split(part) for part in x.split(256)]
-    return torch.cat([part[0].flatten(1) for part in parts]), torch.cat([part[1] for part in parts])
