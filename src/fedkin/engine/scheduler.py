@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from fedkin.engine import signals
 from fedkin.engine.runner import Outcome, RunSpec, Work, failed
+from fedkin.maths.threads import one_thread
 from fedkin.protocol import Message
 
 TRIES = 3  # a client whose work kills this many workers is dropped from the round
@@ -85,18 +86,23 @@ class Scheduler(ABC):
         self._todo = deque(sorted(work, key=lambda w: (-int(sizes[w.client]), w.position)))
         self._deaths: dict[int, int] = {}
         self._outcomes: dict[int, Outcome] = {}
-        while len(self._outcomes) < len(work):
-            signals.check()
-            self._hand_out()
-            busy = [worker for worker, line in enumerate(self.lines) if line.work]
-            ready = self.wait(busy, self._patience(busy))
-            self._clock.tick()
-            for worker in busy:
-                if worker in ready:
-                    self._collect(worker)
-                elif self._clock.now - self.lines[worker].since > self.allowed(self.lines[worker].work[0]):
-                    self._time_out(worker)
+        with one_thread():  # copying replies with several threads would take the cores from the workers
+            while len(self._outcomes) < len(work):
+                self._step()
         return [self._outcomes[w.position] for w in work]
+
+    def _step(self) -> None:
+        """Keep every worker busy, and collect the next answers."""
+        signals.check()
+        self._hand_out()
+        busy = [worker for worker, line in enumerate(self.lines) if line.work]
+        ready = self.wait(busy, self._patience(busy))
+        self._clock.tick()
+        for worker in busy:
+            if worker in ready:
+                self._collect(worker)
+            elif self._clock.now - self.lines[worker].since > self.allowed(self.lines[worker].work[0]):
+                self._time_out(worker)
 
     def _hand_out(self) -> None:
         for worker, line in enumerate(self.lines):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from fedkin.engine.ahead import copied
 from fedkin.engine.device import open_device
 from fedkin.engine.runner import ClientError, ClientRunner, Outcome, RunSpec, Task, Work
+from fedkin.maths.threads import one_thread
 from fedkin.protocol import Message
 
 
@@ -17,19 +16,15 @@ class Serial:
         self._runner = ClientRunner(spec, device=open_device(device))
 
     def run(self, work: Sequence[Work], message: Message) -> list[Outcome]:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # as in a worker, for the same bits
-        try:
-            outcomes = []
+        outcomes = []
+        with one_thread():  # as in a worker, for the same bits
             for item in work:
                 outcome = self._runner.perform(item, copied(message.for_position(item.position)))
                 simulated = isinstance(item, Task) and item.fault
                 if (why := outcome.error or outcome.unmeasured) and not simulated and outcome.kind != "storage":
                     raise ClientError(why, outcome.trace)
                 outcomes.append(outcome)
-            return outcomes
-        finally:
-            torch.set_num_threads(threads)
+        return outcomes
 
     def close(self) -> None:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 
 from fedkin.models.network import Network
 
-_PLAIN = (int, float, str, type(None))
+_PLAIN = frozenset((bool, int, float, str, type(None)))
 
 
 class Workspace:
@@ -73,11 +74,18 @@ def _structure(net: Network) -> list[Any]:
     """What cannot be restored: which parts there are, their settings and hooks, and where their numbers are stored."""
     out: list[Any] = [id(net.flat), net.flat.data_ptr(), id(net.initial), id(net.module)]
     for name, part in net.module.named_modules():
-        settings = [(k, v) for k, v in vars(part).items() if isinstance(v, _PLAIN) and k != "training"]
-        hooks = [len(v) for k, v in vars(part).items() if k.endswith("_hooks")]
-        out.append((name, id(part), type(part), settings, hooks, "forward" in vars(part)))
-        out.append([(k, id(v), _memory(v)) for k, v in part._parameters.items()])
-        out.append([(k, _memory(v)) for k, v in part._buffers.items()])
+        values = vars(part)
+        out.append((name, id(part), type(part), "forward" in values))
+        # one pass over the attributes: this is done for every task
+        for key, value in values.items():
+            kind = type(value)
+            if kind in _PLAIN:
+                if key != "training":
+                    out.append(value)
+            elif kind is OrderedDict:  # hooks
+                out.append(len(value))
+        out += [(k, id(v), _memory(v)) for k, v in part._parameters.items()]
+        out += [(k, _memory(v)) for k, v in part._buffers.items()]
     return out
 
 
