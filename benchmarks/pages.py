@@ -39,6 +39,7 @@ from fedkin.report.tables import markdown
 ROOT = Path(__file__).parent.parent / "docs" / "results"
 SCALE = "desk"
 WAITING = "not run yet"
+WORDS = (*VERDICTS, "to be run")
 FOLD = 8  # lines of claims from which they are folded
 KIN = ROOT.parent / "methods" / "kin.md"
 UNSEEN = ("cifar10-dirichlet", "mnist-rotated", "mnist-feature-shift")  # when kin was frozen
@@ -92,10 +93,10 @@ def paper_page(paper: str, found: dict[str, Outcome], page: str) -> str:
 # ---- the claims page
 def tally(claims: Iterable[dict[str, Any]]) -> list[str]:
     """How many claims have each verdict, and how many of those that were measured are decided."""
-    found = [claim["verdict"] for claim in claims]
+    found = ["to be run" if claim.get("reason") == WAITING else claim["verdict"] for claim in claims]
     decided = sum(verdict in DECIDED for verdict in found)
-    measured = len(found) - found.count("not measured")
-    return [*(str(found.count(verdict)) for verdict in VERDICTS), f"{decided} of {measured}" if measured else "–"]
+    measured = len(found) - found.count("not measured") - found.count("to be run")
+    return [*(str(found.count(word)) for word in WORDS), f"{decided} of {measured}" if measured else "–"]
 
 
 def index(stored: dict[str, dict[str, Any]]) -> str:
@@ -116,12 +117,13 @@ def index(stored: dict[str, dict[str, Any]]) -> str:
         "[desk](../reproducing.md) and judged by [one rule](../evaluation.md#when-one-method-is-better-than-another). "
         "*held*: the method that the paper puts first is decidedly above the other. *level*: the two are within half a "
         "point, or the same. *not held*: it is decidedly below. *undecided*: the 95 % interval of the difference "
-        "holds too much; it is stated. *not measured*: with the reason. Differences are in points of accuracy unless "
+        "holds too much; it is stated. *not measured*: it cannot be measured here, with the reason. *to be run*: its "
+        "runs wait. Differences are in points of accuracy unless "
         "the claim names another measure; `received` is the accuracy of the model as sent, before local training.",
         "",
         "Made by `python benchmarks/pages.py` from the stored runs; do not edit.",
         "",
-        markdown(["paper", *VERDICTS, "decided of measured"], rows),
+        markdown(["paper", *WORDS, "decided of measured"], rows),
     ]
     lines = [
         [
@@ -147,26 +149,14 @@ def stored_outcomes() -> dict[str, dict[str, Any]]:
         for name, item in items(paper).items():
             path = ROOT / paper / f"{name}.json"
             found = json.loads(path.read_text()) if path.exists() else {}
-            out[f"{paper}/{name}"] = found if found.get("scale") == SCALE else {"claims": waiting(item)}
+            full = f"{paper}/{name}"
+            out[full] = found if found.get("scale") == SCALE else {"claims": waiting(full, item)}
     return out
 
 
-def waiting(item: Item) -> list[dict[str, Any]]:
-    """The claims of an item that has not been run, as an outcome has them."""
-    return [
-        {
-            "claim": claim.pair,
-            "measure": claim.measure,
-            "ours": claim.ours,
-            "column": claim.above[1],
-            "verdict": "not measured",
-            "reason": WAITING,
-            "difference": None,
-            "interval": [None, None],
-            "style": item.measures[claim.measure].style,
-        }
-        for claim in item.claims
-    ]
+def waiting(name: str, item: Item) -> list[dict[str, Any]]:
+    """The claims of an item that has not been run, as an outcome has them. Some of them never can be here."""
+    return collect(name, item, SCALE, Cells(ROOT / "none")).to_json()["claims"]
 
 
 def main(chosen: list[str]) -> None:

@@ -120,9 +120,20 @@ def test_the_claims_page_says_what_became_of_each_claim(outcome, pages):
     )
     assert "| Local above FedAvg (ours) | accuracy | not held -10.00 [-10.00, -10.00] |" in text
     assert "| FedAvg above Local | received | not measured: Local sends nothing |" in text
-    assert "| [FedCEDAR](fedcedar.md) | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 of 1 |" in text
-    assert "| FedCEDAR, on the received model | 0 | 0 | 0 | 0 | 0 | 0 | 1 | – |" in text
-    assert "| our own claims | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 1 of 1 |" in text
+    assert "| [FedCEDAR](fedcedar.md) | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 1 of 1 |" in text
+    assert "| FedCEDAR, on the received model | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 0 | – |" in text
+    assert "| our own claims | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 0 | 1 of 1 |" in text
+
+
+def test_the_claims_page_tells_what_waits_from_what_cannot_be_measured(pages):
+    svhn = Setting("svhn", "iid", 3, 5, "mlp", examples=40)
+    cells = [Cell(row, "d", row.lower(), svhn, None) for row in ("FedAvg", "Local")]
+    claims = [Claim(("FedAvg", column), ("Local", column), "accuracy") for column in ("c", "d")]
+    item = replace(ITEM, cells=(*ITEM.cells, *cells), claims=tuple(claims))
+    text = pages.index({"fedcedar/table1": {"claims": pages.waiting("fedcedar/table1", item)}})
+    assert "| c | FedAvg above Local | accuracy | not measured: not run yet |" in text
+    assert "| d | FedAvg above Local | accuracy | not measured: not run at scale desk: SVHN is not at hand |" in text
+    assert "| [FedCEDAR](fedcedar.md) | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 1 | – |" in text
 
 
 def test_a_page_keeps_what_is_written_by_hand(outcome, pages, monkeypatch):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.experiments.cells import Cells, Job, extract, job
-from fedkin.experiments.declare import Item, Run, Setting
+from fedkin.experiments.declare import Cell, Item, Run, Setting
 from fedkin.experiments.outcome import Outcome
 from fedkin.results.files import read_json, write_json
 from fedkin.results.folder import FolderError, remove_run
@@ -95,7 +95,7 @@ def collect(
         index = (cell.row, cell.column)
         own = {seed: one for (row, column, seed), one in wanted.items() if (row, column) == index}
         if not own and not only:
-            missing[index] = f"not run at scale {scale}"
+            missing[index] = f"not run at scale {scale}: {_why_left_out(cell)}"
         for seed, one in own.items():
             result = cells.get(one, item.keep)
             if result is None:
@@ -104,6 +104,10 @@ def collect(
             runs.setdefault(index, []).append(Run(cell, one.setting, seed, result))
             seconds[one.name] = result["seconds"]
     return Outcome(name, item, scale, runs, missing, sum(seconds.values()))
+
+
+def _why_left_out(cell: Cell) -> str:
+    return "SVHN is not at hand" if cell.setting.data == "svhn" else "more than two cores do in half an hour"
 
 
 def run_all(
