@@ -132,7 +132,7 @@ def test_the_claims_page_tells_what_waits_from_what_cannot_be_measured(pages):
     item = replace(ITEM, cells=(*ITEM.cells, *cells), claims=tuple(claims))
     text = pages.index({"fedcedar/table1": {"claims": pages.waiting("fedcedar/table1", item)}})
     assert "| c | FedAvg above Local | accuracy | not measured: not run yet |" in text
-    assert "| d | FedAvg above Local | accuracy | not measured: not run at scale desk: SVHN is not at hand |" in text
+    assert "| d | FedAvg above Local | accuracy | not measured: not run: SVHN is not at hand |" in text
     assert "| [FedCEDAR](fedcedar.md) | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 1 | – |" in text
 
 

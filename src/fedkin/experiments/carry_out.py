@@ -95,7 +95,7 @@ def collect(
         index = (cell.row, cell.column)
         own = {seed: one for (row, column, seed), one in wanted.items() if (row, column) == index}
         if not own and not only:
-            missing[index] = f"not run at scale {scale}: {_why_left_out(cell)}"
+            missing[index] = f"not run: {_why_left_out(cell)}"
         for seed, one in own.items():
             result = cells.get(one, item.keep)
             if result is None:
