@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from fedkin.maths.divergence import pairwise_kld
 from fedkin.methods.dcpfl import DCPFL
 from fedkin.methods.dcpfl.curvature import radius
 from fedkin.methods.dcpfl.discrepancy import LayerScale, layer_discrepancy, pairwise_discrepancy
-from fedkin.protocol import State
 
 
 def series(result: fedkin.Run, metric: str) -> dict[int, object]:
@@ -45,9 +44,11 @@ class Watched(DCPFL):
 
     uploads: ClassVar[list[Tensor]] = []
 
-    def _compare(self, state: State, ids: Tensor, uploads: Tensor) -> State:
-        Watched.uploads.append(uploads[:, : state["parameters"]].clone())
-        return super()._compare(state, ids, uploads)
+    def _averaged(self, *arguments: Any) -> Any:
+        state, *_, uploads, _ = arguments
+        if state["tree"] is None:
+            Watched.uploads.append(uploads[:, : state["parameters"]].clone())
+        return super()._averaged(*arguments)
 
 
 def correlation(federation: fedkin.Federation, args: argparse.Namespace) -> None:

@@ -86,6 +86,25 @@ def test_the_ablation_of_kin_is_made_of_its_results(monkeypatch):
             assert len(values) == ablation.SEEDS, label
 
 
+@pytest.fixture
+def refute(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # it uses other scripts
+    return importlib.import_module("refute")
+
+
+def test_the_page_of_refuting_experiments_is_made_of_its_numbers(refute):
+    stored = json.loads((RESULTS / "refute.json").read_text())
+    assert list(stored) == list(refute.CHECKS)
+    assert (RESULTS / "refute.md").read_text() == refute.page(stored), "run python benchmarks/refute.py --page"
+
+
+def test_a_refuted_explanation_is_called_so(refute):
+    rows = [{"data": "d", "seed": s, "shift": 0.3, "printed": 0.1, "common": 0.9} for s in range(3)]
+    assert "**Refuted.** The printed discrepancy correlates" in refute.page({"dcpfl": rows})
+    rows = [row | {"shift": 0.9} for row in rows]
+    assert "**Not refuted.** The printed discrepancy correlates" in refute.page({"dcpfl": rows})
+
+
 # ---- how they are made
 SETTING = Setting("mnist", "iid", 3, 5, "mlp", examples=40)
 ITEM = Item(
