@@ -51,8 +51,8 @@ def test_every_table_and_figure_of_the_four_papers_is_declared():
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_declared_can_be_run(name):
     item = ALL[name]
-    places = [(c.row, c.column) for c in item.cells]
-    assert len(places) == len(set(places))
+    indices = [(c.row, c.column) for c in item.cells]
+    assert len(indices) == len(set(indices))
     for cell in item.cells:
         label, fields = parse(job(cell, "full", 0).method)
         for known_to_no_server in ("nodes", "oracle", "split_after"):
@@ -69,9 +69,9 @@ def test_what_is_declared_can_be_run(name):
     assert any(cell.desk for cell in item.cells)
     assert item.desk, "the sizes at scale desk are to be stated"
     assert set().union(*item.means.values()) <= set(item.columns())
-    places += [(row, column) for column in item.means for row in item.rows()]
+    indices += [(row, column) for column in item.means for row in item.rows()]
     for claim in item.claims:
-        assert {claim.above, claim.below} <= set(places), claim
+        assert {claim.above, claim.below} <= set(indices), claim
         assert claim.above[1] == claim.below[1], claim
         assert claim.measure in item.measures
 
@@ -208,7 +208,7 @@ def test_equal_cells_are_one_run_and_others_are_not():
     cell = Cell("a", "b", "fedprox,mu=1,sampling=size", setting, replace(setting, rounds=10))
     name = job(cell, "full", 0).name
     for same in (
-        replace(cell, row="another", column="place"),
+        replace(cell, row="another", column="column"),
         replace(cell, method="fedprox,sampling=size,mu=1"),
         replace(cell, setting=replace(setting, evaluate_every=5)),  # measuring changes no result
     ):

@@ -78,9 +78,9 @@ def test_kept_columns_in_python_from_frames_and_parquet(run, tmp_path):
 def test_a_column_that_is_not_there_is_named_and_no_cell_is_shown(run, tmp_path, capsys, words, message):
     write(tmp_path / "new.csv", 5, 9)
     assert predict(run.out, "--client", "north", "--data", tmp_path / "new.csv", *words) == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert not any(name in told.out + told.err for name in IDS)
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert not any(name in printed.out + printed.err for name in IDS)
 
 
 def test_what_cannot_be_kept_is_refused(run, tmp_path):
