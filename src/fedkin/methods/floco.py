@@ -94,19 +94,19 @@ class Floco(Method):
         out = []
         if rounds < self.tau:
             out.append(
-                f"floco: clients get their regions of the simplex after round {self.tau}; in {rounds} rounds all use "
+                f"Floco gives clients their regions of the simplex after round {self.tau}; in {rounds} rounds all use "
                 "its center. Use more rounds or a smaller tau."
             )
         n, training = float(fed.n[fed.ids].double().mean()), fed.training
         steps = rounds * local_steps(round(n), training.batch_size, training.epochs)
         if self.endpoints > 1 and steps < ENOUGH * self.endpoints:
             out.append(
-                f"floco: {self.endpoints} endpoints share every step, so about {steps} steps train each like "
+                f"Floco's {self.endpoints} endpoints share every step, so about {steps} steps train each like "
                 f"{steps / self.endpoints:.0f} of FedAvg: too few where clients have most classes. Use fewer "
                 "endpoints, more rounds or epochs, or a larger lr."
             )
         if len(fed.ids) < 2:
-            out.append("floco: regions need at least two clients; a single client uses the center of the simplex.")
+            out.append("Floco's regions need at least two clients; a single client uses the center of the simplex.")
         return out
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:
