@@ -132,8 +132,14 @@ def test_full_is_the_papers_setting():
     assert not [name for name, found in settings.items() if any(s.examples for s in found)]
     for one in settings["fedcedar/table1"]:
         assert (one.test, one.validation, one.clients, one.participation) == (0.2, 0.0, 100, 0.3)
-    assert {s.train_examples for s in settings["dcpfl/table1"]} == {1000}
-    assert all(s.official_test for s in settings["dcpfl/table1"] + settings["pflic/fig7"])
+    for item, examples in (("dcpfl/table1", 1000), ("dcpfl/table2", 1200)):  # 50,000 and 60,000 images for 50 clients
+        found = {(s.train_examples, s.clients, s.batch_size, s.epochs, s.model) for s in settings[item]}
+        assert found == {(examples, 50, 32, 5, "lenet")}
+    official = [item for item in settings if item.startswith(("dcpfl/", "pflic/"))]
+    assert all(one.official_test for item in official for one in settings[item])
+    for one in settings["pfedgat/table1"]:
+        assert (one.clients, one.rounds, one.epochs, one.lr, one.batch_size) == (10, 50, 5, 0.01, 64)
+    assert {one.clients for one in settings["pflic/fig6"]} == {48, 96, 192, 50, 100, 200}
     rotated = settings["pflic/fig7"][0]
     assert rotated.train_examples * rotated.clients == 4 * 60_000
     assert rotated.official_test * rotated.clients <= 4 * 10_000
