@@ -62,7 +62,8 @@ def build(
 def write(paths: Sequence[str | Path], out: str | Path | None = None, bibtex: str = "") -> Path:
     """Write the page, by default to report.html in the first folder. A page of fedkin's is replaced, no other file."""
     path = Path(out) if out is not None else Path(paths[0]) / "report.html"
-    check_file(path, MARK)
+    if out is not None:  # report.html in a folder of runs is fedkin's own name, also in pages of older versions
+        check_file(path, MARK)
     content = render(build(paths, bibtex))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
