@@ -148,20 +148,20 @@ def forms(rounds: int, seeds: range) -> None:
 
 def choose(rounds: int, seeds: range) -> None:
     """Validation accuracy alone; test rows are not looked at."""
-    places = [(f"mnist {n}", lambda seed, n=n: topology(n, seed, 0.2), n) for n in (3, 4, 5)]
-    places.append(
+    settings = [(f"mnist {n}", lambda seed, n=n: topology(n, seed, 0.2), n) for n in (3, 4, 5)]
+    settings.append(
         ("digits", lambda seed: fedkin.federate("digits", clients=20, alpha=0.3, seed=seed, validation=0.2), 5)
     )
-    federations = {(name, seed): make(seed) for name, make, _ in places for seed in seeds}
+    federations = {(name, seed): make(seed) for name, make, _ in settings for seed in seeds}
     print(f"validation accuracy in %, received / personal; {rounds} rounds, mean of seeds {list(seeds)}")
-    show("", *(name for name, *_ in places), "mean")
+    show("", *(name for name, *_ in settings), "mean")
     candidates = [FedCEDAR()] + [
         FedCEDAR(normalize="softmax", features=f, temperature=t)  # type: ignore[arg-type]
         for f, t in product(("centered", "updates"), (0.1, 0.3, 1.0))
     ]
     for candidate in candidates:
         cells = []
-        for name, _, clusters in places:
+        for name, _, clusters in settings:
             pairs = []
             for seed in seeds:
                 federation = federations[name, seed]
@@ -231,10 +231,10 @@ def once(clients: int, width: int, repeats: int, fields: dict[str, Any]) -> None
         merges.append((middle - begin, worked - work))
         sends.append(time.perf_counter() - middle)
     extra = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    told = ", ".join(f"{k}={v}" for k, v in fields.items()) or "the paper's form"
+    text = ", ".join(f"{k}={v}" for k, v in fields.items()) or "the paper's form"
     assert not method.clustering or len(set(map(tuple, zip(node.tolist(), new["labels"].tolist())))) == 5
     tries = "  ".join(f"{a:.2f} ({b:.2f})" for a, b in merges)
-    show(told[:22], f"{tries:>40}", f"{min(sends):.2f}", f"{extra / (clients * width * 4):.2f}", first=24, width=20)
+    show(text[:22], f"{tries:>40}", f"{min(sends):.2f}", f"{extra / (clients * width * 4):.2f}", first=24, width=20)
 
 
 def main() -> None:

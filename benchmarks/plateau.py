@@ -64,11 +64,11 @@ def main() -> None:
     jobs = {name: Job("fedavg", setting, 0) for name, setting in found.items()}
     keep = {job.name: ("curve",) for job in jobs.values()}
 
-    def told(done: int, total: int, label: str) -> None:
+    def show(done: int, total: int, label: str) -> None:
         print(f"{done} of {total} {label}", flush=True)
 
     chosen = [job for name, job in jobs.items() if not flags.names or any(part in name for part in flags.names)]
-    failed = run_all(chosen, flags.out, cells, keep=keep, workers=flags.workers, on_progress=told)
+    failed = run_all(chosen, flags.out, cells, keep=keep, workers=flags.workers, on_progress=show)
     rows = [
         row(name, job.setting, result["kept"]["curve"])
         for name, job in jobs.items()

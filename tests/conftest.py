@@ -107,11 +107,11 @@ def real_data() -> Callable[[str], Path]:
     def folder(*files: str) -> Path:
         if not os.environ.get("FEDKIN_DATA"):
             pytest.skip("FEDKIN_DATA is not set: it names the folder of the real data")
-        place = Path(os.environ["FEDKIN_DATA"])
-        absent = [name for name in files if not (place / name).exists()]
+        root = Path(os.environ["FEDKIN_DATA"])
+        absent = [name for name in files if not (root / name).exists()]
         if absent:
-            pytest.skip(f"{place} has no {', '.join(absent)}")
-        return place
+            pytest.skip(f"{root} has no {', '.join(absent)}")
+        return root
 
     return folder
 

@@ -135,10 +135,10 @@ def test_what_is_told_about_a_method_stands_in_its_own_file():
     without = {entry.load().__name__ for entry in METHODS.values() if not vars(entry.load()).get("citation")}
     assert without == {"Local", "Kin"}
     for name, entry in METHODS.items():
-        told = vars(entry.load())
-        assert told.get("travels"), name
-        assert told.get("stays"), name
-        assert told.get("paper") or entry.load().__name__ in without, name
+        fields = vars(entry.load())
+        assert fields.get("travels"), name
+        assert fields.get("stays"), name
+        assert fields.get("paper") or entry.load().__name__ in without, name
 
 
 def test_no_other_room_names_a_baseline():

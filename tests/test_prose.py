@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import fedkin
+from fedkin.cli import main
 from fedkin.methods.fedavg import FedAvg
 
 ROOT = Path(__file__).parent.parent
@@ -54,6 +55,18 @@ def test_readme_counts_the_methods():
 
     claimed = int(re.search(r"more than (\d+) such methods", README)[1])
     assert len({entry.target for entry in METHODS.values()}) > claimed
+
+
+def test_readme_figure_needs_no_special_options(tmp_path):
+    """The command below the figure sets no field of the method; the groups are found in the round that it says."""
+    command = re.search(r"<!-- fedkin (run dcpfl --data .*) -->", README)[1]
+    found_in = int(re.search(r"in round (\d+), \[DC-PFL\]", README)[1])
+    with pytest.raises(SystemExit) as ended:
+        main([*shlex.split(command), "--out", str(tmp_path / "run"), "--engine", "serial", "--quiet"])
+    assert not ended.value.code
+    index = {record.round: record.value for record in fedkin.load(tmp_path / "run").history.select("rand_index")}
+    assert index[found_in - 1] < 1
+    assert index[found_in] == 1
 
 
 @pytest.mark.processes

@@ -234,6 +234,12 @@ class Method(ABC):
         return False
 
     @property
+    def model_holds(self) -> str:
+        """What a client's personal model holds of its single training examples, in a few words; empty if nothing.
+        Whoever writes such a model says so: the file is personal data."""
+        return ""
+
+    @property
     def from_zero(self) -> tuple[int, ...]:
         """Indices of the arrays of a reply that are differences or gradients. Defenses and privacy take all others as
         continuing the array of the same shape that the client was sent."""

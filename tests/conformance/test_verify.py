@@ -10,6 +10,7 @@ import torch
 from fedkin import Client, Message, Replies, Reply, sgd
 from fedkin.conformance import PROPERTIES, Broken, verify
 from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.knnper import KNNPer
 
 _seen: list[int] = []
 
@@ -208,3 +209,8 @@ def test_a_method_that_cannot_be_made_is_one_failure():
 
 def test_variants_count_as_their_own():
     assert replace(FedAvg(), fine_tune=True) != FedAvg()
+
+
+def test_the_small_runs_print_nothing(capsys):
+    PROPERTIES["a resumed run gives the same bits"](KNNPer())
+    assert capsys.readouterr() == ("", "")

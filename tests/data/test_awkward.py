@@ -62,10 +62,10 @@ def test_what_looks_like_dates_may_be_called_categorical(tmp_path):
 def test_a_stray_text_among_numbers_is_one_problem(tmp_path):
     write(tmp_path / "b.csv", bp=str)
     write(tmp_path / "a.csv", bp=lambda k: "SECRET" if k == 7 else str(k))
-    with pytest.raises(ValueError, match=r"^a\.csv, column 'bp', row 9: not a number") as told:
+    with pytest.raises(ValueError, match=r"^a\.csv, column 'bp', row 9: not a number") as error:
         from_folder(tmp_path)
-    assert "different texts" not in str(told.value)
-    assert "SECRET" not in str(told.value)
+    assert "different texts" not in str(error.value)
+    assert "SECRET" not in str(error.value)
 
 
 def test_rows_of_delimiters_at_the_end_are_no_examples(tmp_path):
@@ -139,9 +139,9 @@ def test_a_column_given_in_place_of_its_name_is_not_shown(option, kind):
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     frame = pandas.DataFrame({"age": range(6), "who": ["SECRET-1", "SECRET-2"] * 3, "y": [0, 1] * 3})
     given = {"series": frame["who"], "array": frame["who"].to_numpy(), "list": frame["age"].tolist()}[kind]
-    with pytest.raises(ValueError, match=f"{option} must be (a name or a list of names|the name of a column)") as told:
+    with pytest.raises(ValueError, match=f"{option} must be (a name or a list of names|the name of a column)") as error:
         from_frame(frame, **{option: given})
-    assert "SECRET" not in str(told.value)
+    assert "SECRET" not in str(error.value)
 
 
 def test_booleans_with_gaps_are_numbers_in_training_and_in_use():

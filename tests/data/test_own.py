@@ -549,8 +549,8 @@ def test_from_hugging_face_data_sets():
     np.testing.assert_allclose(arrays.x[:, 0, 0, 0], [0, 0.2, 1])
     with pytest.raises(ValueError, match="client='who': the data set has the columns ids, label, site"):
         from_dataset(tokens, client="who", inputs="ids")
-    with pytest.raises(ValueError, match="given: colour"):
-        from_dataset(table, client="site", colour=1)
+    with pytest.raises(ValueError, match="given: shade"):
+        from_dataset(table, client="site", shade=1)
 
 
 HOSPITALS = {
@@ -578,9 +578,9 @@ def test_real_hugging_face_data_sets(tmp_path):
     assert (by_client.names, by_client.group.tolist()) == (("a", "b"), [1, 1, 1, 0, 0, 0])
     with pytest.raises(ValueError, match="holds splits \\(train, test\\), not clients"):
         from_dataset(datasets.DatasetDict(train=hospitals, test=hospitals), client="site")
-    with pytest.raises(ValueError, match="must be the name of the column") as told:
+    with pytest.raises(ValueError, match="must be the name of the column") as error:
         from_dataset(hospitals, client=["SECRET"] * 6)
-    assert "SECRET" not in str(told.value)
+    assert "SECRET" not in str(error.value)
     unlabeled = datasets.Dataset.from_dict({**HOSPITALS, "label": [1, -1, 1, 0, 1, 0]}, features=hospitals.features)
     with pytest.raises(ValueError, match="column 'label', row 1: the label is missing"):
         from_dataset(unlabeled, client="site")

@@ -119,11 +119,11 @@ SOUTH = HEADER + "100,f,x,no\n200,f,x,yes\n,f,x,no\n400,f,y,no\n" * 6
 
 @pytest.fixture
 def folder(tmp_path):
-    place = tmp_path / "sites"
-    place.mkdir()
-    (place / "north.csv").write_text(NORTH)
-    (place / "south.csv").write_text(SOUTH)
-    return place
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    (folder / "north.csv").write_text(NORTH)
+    (folder / "south.csv").write_text(SOUTH)
+    return folder
 
 
 @pytest.mark.parametrize("fit", ["each", "sites"])
@@ -237,12 +237,12 @@ def test_sites_that_share_statistics_have_the_numbers_of_a_simulation(folder, tm
     if source == "folder":
         (folder / "east.csv").write_text("sex,age,sick,note\n" + "m,,no,x\n" * 12)
     else:
-        place = real_data("heart/processed.va.data") / "heart"
+        files = real_data("heart/processed.va.data") / "heart"
         options = {"label": "num", "categorical": ("sex", "cp", "fbs", "restecg", "exang", "slope", "thal")}
         names = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,num\n"
         for path in folder.iterdir():
             path.unlink()
-        for path in place.glob("processed.*.data"):
+        for path in files.glob("processed.*.data"):
             (folder / f"{path.name.split('.')[1]}.csv").write_text(names + path.read_text())
     whole = federate(from_folder(folder, **options), fit=fit, seed=2)
     sites = {path.stem: from_file(path, **options) for path in sorted(folder.iterdir())}
@@ -280,15 +280,15 @@ def test_a_mean_that_would_be_a_cell_is_not_shared(tmp_path, fit):
     """Seen in `heart`: one hospital has a single known cell in a column, and its mean is that cell."""
     rows = [f"{k},{'4711.25' if k in (3, 8) else ''},{k % 2}" for k in range(20)]
     (tmp_path / "a.csv").write_text("age,rare,y\n" + "\n".join(rows) + "\n")
-    told = site_statistics(from_file(tmp_path / "a.csv"), fit=fit, test=0.05, validation=0.0)
-    assert "4711" not in json.dumps(told)
-    age, rare = told["columns"]
+    sent = site_statistics(from_file(tmp_path / "a.csv"), fit=fit, test=0.05, validation=0.0)
+    assert "4711" not in json.dumps(sent)
+    age, rare = sent["columns"]
     if fit == "sites":
         assert (rare["known"], rare["mean"], rare["variance"]) == (0, 0.0, 0.0)
         assert age["known"] + age["missing"] == rare["known"] + rare["missing"]
     (tmp_path / "b.csv").write_text("age,cost\n" + "".join(f"{k},47.25\n" for k in range(3)))
-    told = site_statistics(from_file(tmp_path / "b.csv", label="cost", task="regression"), fit=fit, test=0.3)
-    assert "47.25" not in json.dumps(told)
+    sent = site_statistics(from_file(tmp_path / "b.csv", label="cost", task="regression"), fit=fit, test=0.3)
+    assert "47.25" not in json.dumps(sent)
 
 
 def test_sites_that_do_not_fit_together(folder, tmp_path):

@@ -97,10 +97,10 @@ class Sites:
         own, but all of them have our FLWR_HOME."""
         mark = f"FLWR_HOME={self.folder / 'flower'}".encode()
         out = []
-        for place in Path("/proc").glob("[0-9]*"):
+        for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if mark in (place / "environ").read_bytes().split(b"\0"):
-                    out.append(int(place.name))
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    out.append(int(process.name))
         return out
 
     # ---- processes

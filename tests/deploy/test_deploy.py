@@ -48,16 +48,16 @@ def test_flower_takes_the_app_and_the_connections(tmp_path, monkeypatch):
 
 
 def test_each_site_has_a_file_of_its_own(tmp_path):
-    place = tmp_path / "my new folder"
-    assert deploy("init", place, "--clients", "b", "a") == 0
-    homes = [SiteConfig.read(tomllib.loads((place / f"sites/{name}.toml").read_text())) for name in "ab"]
-    assert f"FLWR_HOME='{place}/flower'" in (place / "env.sh").read_text()
-    assert [(config.name, config.part, config.clients) for config in homes] == [("a", 0, 2), ("b", 1, 2)]
-    assert len({config.state for config in homes}) == 2
-    readme = (place / "README.md").read_text()
+    folder = tmp_path / "my new folder"
+    assert deploy("init", folder, "--clients", "b", "a") == 0
+    sites = [SiteConfig.read(tomllib.loads((folder / f"sites/{name}.toml").read_text())) for name in "ab"]
+    assert f"FLWR_HOME='{folder}/flower'" in (folder / "env.sh").read_text()
+    assert [(config.name, config.part, config.clients) for config in sites] == [("a", 0, 2), ("b", 1, 2)]
+    assert len({config.state for config in sites}) == 2
+    readme = (folder / "README.md").read_text()
     assert "--node-config sites/a.toml" in readme
     assert "--database server/state.db" in readme
-    assert (place / "server").is_dir()
+    assert (folder / "server").is_dir()
     assert "flwr supernode register keys/b.pub tls" in readme
 
 
@@ -105,15 +105,15 @@ def test_keys_fit_each_other_and_are_private(tmp_path):
 
     init(Init(tmp_path / "new"))
     keys(Keys(tmp_path / "new", hosts=("localhost", "10.0.0.7")))
-    place, hidden = tmp_path / "new" / "keys", tmp_path / "new-private"
-    root, server = (x509.load_pem_x509_certificate((place / f"{n}.crt").read_bytes()) for n in ("ca", "server"))
+    folder, hidden = tmp_path / "new" / "keys", tmp_path / "new-private"
+    root, server = (x509.load_pem_x509_certificate((folder / f"{n}.crt").read_bytes()) for n in ("ca", "server"))
     server.verify_directly_issued_by(root)
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost"]
     assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7"]
     for name in ("north", "south", "west"):
         private = load_ssh_private_key((hidden / name).read_bytes(), None)
-        public = load_ssh_public_key((place / f"{name}.pub").read_bytes())
+        public = load_ssh_public_key((folder / f"{name}.pub").read_bytes())
         assert private.public_key() == public
     for name in ("ca.key", "server.key", "north"):
         assert stat.S_IMODE((hidden / name).stat().st_mode) == 0o600

@@ -33,8 +33,8 @@ def sites(tmp_path_factory) -> Iterator[Sites]:
 def test_a_method_gives_the_same_numbers_as_in_process(method, sites):
     federation = fedkin.federate(fedkin.from_folder(sites.folder.parent / "data"), partition="by_group")
     inside = fedkin.run(method, federation, rounds=2, evaluate_every=0)
-    place = sites.folder / "apps" / method
-    fedkin.deploy.scaffold.init(fedkin.deploy.scaffold.Init(place, method=method, clients=NAMES, rounds=2))
+    app = sites.folder / "apps" / method
+    fedkin.deploy.scaffold.init(fedkin.deploy.scaffold.Init(app, method=method, clients=NAMES, rounds=2))
     sites.method = method
     sites.run(f"apps/{method}/app", run__evaluate_every=0, run__out=str(sites.out))
     sites.until_finished()

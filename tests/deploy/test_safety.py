@@ -326,9 +326,9 @@ def test_predict_works_on_a_sites_own_disk(tmp_path, data, capsys):  # noqa: F81
     (folder,) = (tmp_path / "north").glob("*/north")
     run = fedkin.load(folder)
     assert run.clients == ("north",)
-    with np.load(data / "north.npz") as rows:
-        found = run.evaluate("north", rows["x"], rows["y"])
-        np.save(tmp_path / "new.npy", rows["x"])
+    with np.load(data / "north.npz") as examples:
+        found = run.evaluate("north", examples["x"], examples["y"])
+        np.save(tmp_path / "new.npy", examples["x"])
     assert found["accuracy"] > 0.4
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
@@ -337,6 +337,13 @@ def test_predict_works_on_a_sites_own_disk(tmp_path, data, capsys):  # noqa: F81
     assert capsys.readouterr().out.count("\n") == len(run.predict("north", np.load(tmp_path / "new.npy"))) + 1
     with pytest.raises(ValueError, match="use the folder of the run itself"):
         run.join("east", np.load(tmp_path / "new.npy"), np.zeros(60))
+
+
+def test_a_site_says_once_that_its_model_holds_examples(tmp_path, data, capsys):  # noqa: F811
+    World(tmp_path, data, method__name="knnper", run__evaluate_every=1).serve()
+    (folder,) = (tmp_path / "north").glob("*/north")
+    said = f"The models in {folder / 'models'} hold features and labels of training examples"
+    assert capsys.readouterr().out.count(said) == 1
 
 
 def test_introduce_tells_counts_alone(config):

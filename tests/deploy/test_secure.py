@@ -54,8 +54,8 @@ class Sum:
         site = self.site(name, asked)
         if asked.stage == "masked":
             site.accept()
-            told, self.masked[name] = site.masked(reply(name), weight(name))
-            return told
+            answers, self.masked[name] = site.masked(reply(name), weight(name))
+            return answers
         return getattr(site, asked.stage)()  # type: ignore[no-any-return]
 
     def stage(self, wanted: dict[str, Secure]) -> dict[str, Secure]:
@@ -76,8 +76,8 @@ class Sum:
 
     def mean(self) -> tuple[torch.Tensor, ...]:
         self.send()
-        told = self.stage(self.server.open(self.masked))
-        total = self.server.total({name: flat(body) for name, body in self.masked.items()}, told)
+        answers = self.stage(self.server.open(self.masked))
+        total = self.server.total({name: flat(body) for name, body in self.masked.items()}, answers)
         body = reply("any")
         return as_mean(total, [tuple(array.shape) for array in body], [array.dtype for array in body])
 
@@ -276,8 +276,8 @@ class World:
         self.grid = Memory(self.config, fault)
         self.node = {}
         for name in SITES:
-            place = {"name": name, "data": str(self.data / f"{name}.npz"), "state": str(tmp / name)}
-            self.node[self.grid.join({**place, **(site or {})})] = name
+            own = {"name": name, "data": str(self.data / f"{name}.npz"), "state": str(tmp / name)}
+            self.node[self.grid.join({**own, **(site or {})})] = name
 
     def serve(self) -> Any:
         return server.serve(self.grid, read(self.config))

@@ -104,9 +104,9 @@ def test_sites_agree_on_the_units_of_a_regression(tmp_path, costs, capsys):
     (folder,) = (tmp_path / "south").glob("*/south")
     found = fedkin.load(folder).predict("south", costs / "south.csv")
     assert 60_000 < found.mean() < 80_000
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     kept = "".join(p.read_text() for p in (tmp_path / "out").rglob("*.json*"))
-    assert SECRET not in told.out + told.err + kept
+    assert SECRET not in printed.out + printed.err + kept
 
 
 def test_means_of_targets_stay_at_sites_that_share_no_means(tmp_path, costs, capsys):

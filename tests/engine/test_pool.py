@@ -27,16 +27,16 @@ def test_an_array_that_many_clients_are_sent_is_copied_once(pool):
     message = Message((), ([one] * 100 + [table[2]] * 50 + [table[0], one.view(10, 100), one[:0]],))
     pool.post(message)
     assert pool._down._at == 4 * 4032  # one, table[2], table[0], one in another shape; 4,000 bytes come to 63 × 64
-    for place in (0, 99, 100, 149, 150, 151, 152):
-        assert equal(_message(pool._down, pool._header, place).own[0], message.own[0][place])
+    for index in (0, 99, 100, 149, 150, 151, 152):
+        assert equal(_message(pool._down, pool._header, index).own[0], message.own[0][index])
 
 
 def test_views_of_the_same_memory_are_told_apart(pool):
     square = torch.arange(9.0).view(3, 3)
     message = Message((), ([square, square.T, square[:, 0], square[0], square.view(torch.int32)],))
     pool.post(message)
-    for place, array in enumerate(message.own[0]):
-        assert equal(_message(pool._down, pool._header, place).own[0], array.contiguous())
+    for index, array in enumerate(message.own[0]):
+        assert equal(_message(pool._down, pool._header, index).own[0], array.contiguous())
 
 
 def test_dcpfl_sends_a_group_one_array(digits):

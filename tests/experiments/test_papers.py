@@ -51,8 +51,8 @@ def test_every_table_and_figure_of_the_four_papers_is_declared():
 @pytest.mark.parametrize("name", ALL)
 def test_what_is_declared_can_be_run(name):
     item = ALL[name]
-    places = [(c.row, c.column) for c in item.cells]
-    assert len(places) == len(set(places))
+    indices = [(c.row, c.column) for c in item.cells]
+    assert len(indices) == len(set(indices))
     for cell in item.cells:
         label, fields = parse(job(cell, "full", 0).method)
         for known_to_no_server in ("nodes", "oracle", "split_after"):
@@ -69,9 +69,9 @@ def test_what_is_declared_can_be_run(name):
     assert any(cell.desk for cell in item.cells)
     assert item.desk, "the sizes at scale desk are to be stated"
     assert set().union(*item.means.values()) <= set(item.columns())
-    places += [(row, column) for column in item.means for row in item.rows()]
+    indices += [(row, column) for column in item.means for row in item.rows()]
     for claim in item.claims:
-        assert {claim.above, claim.below} <= set(places), claim
+        assert {claim.above, claim.below} <= set(indices), claim
         assert claim.above[1] == claim.below[1], claim
         assert claim.measure in item.measures
 
@@ -132,8 +132,14 @@ def test_full_is_the_papers_setting():
     assert not [name for name, found in settings.items() if any(s.examples for s in found)]
     for one in settings["fedcedar/table1"]:
         assert (one.test, one.validation, one.clients, one.participation) == (0.2, 0.0, 100, 0.3)
-    assert {s.train_examples for s in settings["dcpfl/table1"]} == {1000}
-    assert all(s.official_test for s in settings["dcpfl/table1"] + settings["pflic/fig7"])
+    for item, examples in (("dcpfl/table1", 1000), ("dcpfl/table2", 1200)):  # 50,000 and 60,000 images for 50 clients
+        found = {(s.train_examples, s.clients, s.batch_size, s.epochs, s.model) for s in settings[item]}
+        assert found == {(examples, 50, 32, 5, "lenet")}
+    official = [item for item in settings if item.startswith(("dcpfl/", "pflic/"))]
+    assert all(one.official_test for item in official for one in settings[item])
+    for one in settings["pfedgat/table1"]:
+        assert (one.clients, one.rounds, one.epochs, one.lr, one.batch_size) == (10, 50, 5, 0.01, 64)
+    assert {one.clients for one in settings["pflic/fig6"]} == {48, 96, 192, 50, 100, 200}
     rotated = settings["pflic/fig7"][0]
     assert rotated.train_examples * rotated.clients == 4 * 60_000
     assert rotated.official_test * rotated.clients <= 4 * 10_000
@@ -208,7 +214,7 @@ def test_equal_cells_are_one_run_and_others_are_not():
     cell = Cell("a", "b", "fedprox,mu=1,sampling=size", setting, replace(setting, rounds=10))
     name = job(cell, "full", 0).name
     for same in (
-        replace(cell, row="another", column="place"),
+        replace(cell, row="another", column="column"),
         replace(cell, method="fedprox,sampling=size,mu=1"),
         replace(cell, setting=replace(setting, evaluate_every=5)),  # measuring changes no result
     ):

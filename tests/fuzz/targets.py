@@ -66,11 +66,11 @@ def _value(flag: str) -> st.SearchStrategy[str]:
 def run_flags(drawn: tuple[str, list[tuple[str, str]]]) -> str:
     """`fedkin run` and `compare` with odd values of any flag."""
     name, given = drawn
-    with folder() as place:
+    with folder() as root:
         chosen = {**SMALL, **dict(given)}
         if chosen["engine"] in ("pool", "ray"):
             chosen["engine"] = "serial"
-        return outcome([name, "fedavg", *flags(chosen), "--quiet"], place)
+        return outcome([name, "fedavg", *flags(chosen), "--quiet"], root)
 
 
 run_flags_values = st.tuples(
@@ -95,10 +95,10 @@ def words(drawn: tuple[str, list[str]]) -> str:
     name, rest = drawn
     if name in ("run", "compare", "sweep", "bench", "reproduce", "verify", "deploy"):
         rest = [*rest, "--nonsense"]
-    with folder() as place:
+    with folder() as root:
         served = _served_once()
         try:
-            return outcome([name, *rest], place)
+            return outcome([name, *rest], root)
         finally:
             served()
 
@@ -134,8 +134,8 @@ def _fields() -> list[tuple[str, str, bool]]:
 def method_fields(drawn: tuple[tuple[str, str, bool], str]) -> str:
     """Odd values of a method's field."""
     (name, field, _), value = drawn
-    with folder() as place:
-        return outcome(["compare", f"{name},{field}={value}", *flags(SMALL), "--quiet"], place)
+    with folder() as root:
+        return outcome(["compare", f"{name},{field}={value}", *flags(SMALL), "--quiet"], root)
 
 
 method_fields_values = st.deferred(lambda: st.sampled_from(_fields())).flatmap(
@@ -167,20 +167,20 @@ name = "mlp"
 
 def toml(seed: int) -> str:
     """A damaged .toml."""
-    with folder() as place:
-        (place / "own.toml").write_bytes(odd.damaged(TOML.encode(), seed))
-        return outcome(["run", "--config", "own.toml", "--quiet", *flags({**SMALL, "data": "digits"})], place)
+    with folder() as root:
+        (root / "own.toml").write_bytes(odd.damaged(TOML.encode(), seed))
+        return outcome(["run", "--config", "own.toml", "--quiet", *flags({**SMALL, "data": "digits"})], root)
 
 
 @functools.cache
 def finished() -> Path:
     """A finished run, and in the same folder the run stopped after four of its rounds."""
-    place = Path(tempfile.mkdtemp(prefix="fuzz-run-"))
+    root = Path(tempfile.mkdtemp(prefix="fuzz-run-"))
     for name, rounds in (("run", 6), ("stopped", 4)):
-        command([*RUN, "--rounds", str(rounds), "--out", str(place / name)], place)
+        command([*RUN, "--rounds", str(rounds), "--out", str(root / name)], root)
     for name in ("summary.json", "checksums.json"):
-        (place / "stopped" / name).unlink()
-    return place
+        (root / "stopped" / name).unlink()
+    return root
 
 
 RUN = ["run", "ditto", *flags({**SMALL, "evaluate-every": "3", "checkpoint-every": "2"}), "--quiet"]
@@ -190,10 +190,10 @@ seeds = st.integers(0, 2**32)
 def run_config(seed: int) -> str:
     """A config.json of an earlier run, altered."""
     tree = odd.altered(json.loads((finished() / "run/config.json").read_text()), seed)
-    with folder() as place:
-        (place / "config.json").write_text(odd.to_json(tree))
+    with folder() as root:
+        (root / "config.json").write_text(odd.to_json(tree))
         small = {k: v for k, v in SMALL.items() if k not in ("data", "clients")}
-        return outcome(["run", "--config", "config.json", *flags(small), "--quiet"], place)
+        return outcome(["run", "--config", "config.json", *flags(small), "--quiet"], root)
 
 
 # ---- data files
@@ -268,8 +268,8 @@ def own_data(seed: int) -> str:
     """A folder of one's own data, with a file that is damaged or hostile."""
     rng = random.Random(seed)
     kind = rng.choice(list(MAKERS))
-    with folder() as place:
-        data = place / "data"
+    with folder() as root:
+        data = root / "data"
         data.mkdir()
         for name in ("north", "south"):
             (data / f"{name}.{kind}").write_bytes(MAKERS[kind](rng))
@@ -283,7 +283,7 @@ def own_data(seed: int) -> str:
         else:
             victim.write_bytes(odd.damaged(victim.read_bytes(), seed))
         given = {k: v for k, v in SMALL.items() if k not in ("data", "clients", "samples-per-client")}
-        return outcome(["run", "local", "--data", "data", *flags(given), "--quiet"], place)
+        return outcome(["run", "local", "--data", "data", *flags(given), "--quiet"], root)
 
 
 @functools.cache
@@ -310,23 +310,23 @@ def images(seed: int) -> str:
     """Files of MNIST or CIFAR, one of them damaged."""
     rng = random.Random(seed)
     data = rng.choice(("mnist", "cifar10"))
-    with folder() as place:
+    with folder() as root:
         contents = dict(_images()[data])
         name = rng.choice(list(contents))
         contents[name] = odd.damaged(contents[name], seed)
         for path, content in contents.items():
-            (place / "files" / path).parent.mkdir(parents=True, exist_ok=True)
-            (place / "files" / path).write_bytes(content)
+            (root / "files" / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / "files" / path).write_bytes(content)
         model = {"model": "mlp", "partition": "iid", "data": data, "data-dir": "files"}
-        return outcome(["run", "local", *flags({**SMALL, **model}), "--quiet"], place)
+        return outcome(["run", "local", *flags({**SMALL, **model}), "--quiet"], root)
 
 
 # ---- checkpoints and finished runs
 def checkpoints(seed: int) -> str:
     """A stopped run with a damaged file: it goes on to the same bits, or it is refused and left as it is."""
     rng = random.Random(seed)
-    with folder() as place:
-        run = place / "run"
+    with folder() as root:
+        run = root / "run"
         shutil.copytree(finished() / "stopped", run)
         files = sorted(p for p in run.rglob("*") if p.is_file() and p.name not in ("timing.jsonl", "report.html"))
         for _ in range(rng.choice((1, 1, 2))):
@@ -336,7 +336,7 @@ def checkpoints(seed: int) -> str:
             elif victim.exists():
                 victim.write_bytes(odd.damaged(victim.read_bytes(), rng.randrange(2**32)))
         before = _content(run)
-        result = outcome([*RUN, "--rounds", "6", "--out", "run"], place)
+        result = outcome([*RUN, "--rounds", "6", "--out", "run"], root)
         if result == REFUSED:
             assert _content(run) == before, "a run that is refused must stay as it is"
         else:
@@ -353,22 +353,22 @@ def _content(run: Path) -> dict[str, bytes]:
 def damaged_run(seed: int) -> str:
     """A finished run with a damaged file, read by the commands that use it."""
     rng = random.Random(seed)
-    with folder() as place:
-        run = place / "run"
+    with folder() as root:
+        run = root / "run"
         shutil.copytree(finished() / "run", run)
         files = sorted(p for p in run.rglob("*") if p.is_file())
         victim = rng.choice(files)
         victim.write_bytes(odd.damaged(victim.read_bytes(), seed))
         if rng.random() < 0.5:
             (run / "checksums.json").unlink()
-        np.save(place / "new.npy", np.zeros((2, 1, 8, 8), "float32"))
+        np.save(root / "new.npy", np.zeros((2, 1, 8, 8), "float32"))
         what = rng.choice((
             ["predict", "run", "--client", "client 0", "--data", "new.npy"],
             ["report", "run"],
             [*RUN, "--rounds", "6", "--out", "run", "--json"],
         ))  # fmt: skip
         verified = (run / "checksums.json").exists()
-        said = command(what, place)
+        said = command(what, root)
         if verified and not said.code and what[0] != "report":
             assert said.out == _sound_output(tuple(what)), f"damaged {victim}, and another answer"
         return REFUSED if said.code else WORKED
@@ -377,17 +377,17 @@ def damaged_run(seed: int) -> str:
 @functools.cache
 def _sound_output(words: tuple[str, ...]) -> str:
     """What a command says of the run that is not damaged."""
-    with folder() as place:
-        shutil.copytree(finished() / "run", place / "run")
-        np.save(place / "new.npy", np.zeros((2, 1, 8, 8), "float32"))
-        return command(words, place).out
+    with folder() as root:
+        shutil.copytree(finished() / "run", root / "run")
+        np.save(root / "new.npy", np.zeros((2, 1, 8, 8), "float32"))
+        return command(words, root).out
 
 
 def report(seed: int) -> str:
     """The report of a run whose config or history somebody wrote by hand. With `watch`, an answer and no exception."""
     rng = random.Random(seed)
-    with folder() as place:
-        run = place / "run"
+    with folder() as root:
+        run = root / "run"
         run.mkdir()
         source = finished() / "run"
         config = json.loads((source / "config.json").read_text())
@@ -400,21 +400,21 @@ def report(seed: int) -> str:
         (run / "history.jsonl").write_text("".join(odd.to_json(r) + "\n" for r in records))
         kind = rng.choice(("report", "report", "watch", "figures") if rng.random() < 0.2 else ("report", "watch"))
         if kind == "watch":
-            return _watched_page(place)
-        return outcome([kind, "run"] + (["--format", "svg"] if kind == "figures" else []), place)
+            return _watched_page(root)
+        return outcome([kind, "run"] + (["--format", "svg"] if kind == "figures" else []), root)
 
 
-def _watched_page(place: Path) -> str:
+def _watched_page(root: Path) -> str:
     """What the server of `watch` would answer."""
     from fedkin.report.watch import Feed, Handler
 
     handler = Handler.__new__(Handler)
-    handler.feed = Feed([place / "run"], lambda labels: "")
+    handler.feed = Feed([root / "run"], lambda labels: "")
     handler.path = "/data.json"
     handler.headers = {"Host": "localhost"}  # type: ignore[assignment]
     answers: list[int] = []
     handler._answer = lambda code, kind, text: answers.append(code)  # type: ignore[method-assign]
-    with watched(place) as seen:
+    with watched(root) as seen:
         handler.do_GET()
     assert not seen
     assert answers[0] in (200, 204, 503)
@@ -448,7 +448,7 @@ def codec(seed: int) -> str:
         (wire.encode_info(filled(wire.SiteInfo)), wire.decode_info),
     ]  # fmt: skip
     record, decode = rng.choice(made)
-    with folder() as place, watched(place) as seen:
+    with folder() as root, watched(root) as seen:
         content = odd.damaged(recorddict_to_proto(record).SerializeToString(), seed)
         try:
             came = recorddict_from_proto(Proto.FromString(content))

@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
     losses: dict[int, float | None]
     traffic: tuple[int, int]
     warnings: list[str]
-    told: dict[str, Any]
+    shown: dict[str, Any]
     """The last value of everything that the method wrote to the history."""
 
 
@@ -114,7 +114,7 @@ def test_a_method_acts_and_learns(name):
             assert not same, f"it is {other}, and neither says so"
     if name in SHOWN:
         metric, works = SHOWN[name]
-        assert works(found.told[metric]), f"{metric}: {found.told[metric]}"
+        assert works(found.shown[metric]), f"{metric}: {found.shown[metric]}"
 
 
 def test_what_the_history_must_show_is_of_methods():

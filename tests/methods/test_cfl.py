@@ -174,7 +174,7 @@ def test_it_says_before_it_starts_when_it_cannot_split(unlike):
     assert "quorum" in CFL().warnings(there, 20)[0]
     assert "waits for 20" in CFL(wait=20, quorum=0.3).warnings(there, 20)[0]
     got = run(CFL(wait=3), unlike, rounds=2)
-    assert "no cluster is split in 2 rounds" in next(got.history.select("warning")).value
+    assert "CFL splits no cluster in 2 rounds" in next(got.history.select("warning")).value
 
 
 def test_it_splits_in_twenty_rounds_of_the_default(fed):

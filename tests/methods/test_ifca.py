@@ -136,7 +136,7 @@ def test_losses_are_computed_once_per_task(fed, monkeypatch):
 
 def test_more_models_than_clients_are_named(fed):
     got = run(IFCA(clusters=7), fed, rounds=1)
-    assert "clusters=7 is more than the 6 clients" in next(got.history.select("warning")).value
+    assert "IFCA has 7 clusters for 6 clients" in next(got.history.select("warning")).value
     assert not list(run(IFCA(clusters=6), fed, rounds=1).history.select("warning"))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import fedkin
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
 from fedkin.data.arrays import Arrays
-from fedkin.methods import method
+from fedkin.methods import METHODS, method
 from fedkin.protocol import Data, Examples
 from fedkin.results.newcomer import with_newcomer
 
@@ -173,3 +175,8 @@ def test_room_for_a_newcomer_where_other_sizes_depend_on_the_number_of_clients()
     assert torch.equal(state["embeddings"][:3], made.state["embeddings"])
     assert {k: v.shape for k, v in state["net"].items()} == {k: v.shape for k, v in made.state["net"].items()}
     assert id == 3
+
+
+def test_the_table_of_newcomers_has_every_method():
+    page = (Path(__file__).parents[2] / "docs" / "joining.md").read_text()
+    assert re.findall(r"^\| ([\w-]+) \| +[\d.]+ \|", page, re.MULTILINE) == list(METHODS)

@@ -53,8 +53,8 @@ def adapted(client, z, everyone, ridge, mode):
     for c in range(10):
         inside = [k for k in order if y[k] == c]
         if len(inside) >= 2:
-            for place, k in enumerate(inside):
-                folds[place % 2].append(k)
+            for index, k in enumerate(inside):
+                folds[index % 2].append(k)
 
     def mix(a, beta):
         return tuple(beta * mine + (1 - beta) * theirs for mine, theirs in zip(a, everyone))

@@ -134,6 +134,25 @@ def test_the_learned_graph_is_blended_in(fed):
     np.testing.assert_allclose((much - plain) / 4, little - plain, atol=1e-6)
 
 
+def test_what_is_sent_does_not_depend_on_the_order_of_asking():
+    """To the bit, on any number of threads: a learned graph magnifies rounding."""
+    generator = torch.Generator().manual_seed(0)
+    state = {
+        "mix": torch.rand(8, 8, generator=generator),
+        "models": torch.randn(8, 300, generator=generator),
+        "sources": torch.ones(8, dtype=torch.bool),
+    }
+    ids, order = torch.tensor([0, 2, 3, 5, 6, 7]), torch.tensor([3, 1, 5, 0, 4, 2])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        usual, other = (SFL().send(state, asked).own[0] for asked in (ids, ids[order]))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(usual[order], other)
+    torch.testing.assert_close(usual, state["mix"][ids] @ state["models"])
+
+
 # ---- reductions
 def test_without_edges_or_pull_it_is_local_training(fed):
     alone = run("local", fed)

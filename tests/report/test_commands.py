@@ -55,6 +55,21 @@ def test_mistakes_are_explained(capsys, monkeypatch, tmp_path, words, said):
     assert "Traceback" not in out + err
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [(["report", "--out", "south.csv"], "south.csv"), (["figures", "--out", ".", "--format", "svg"], "costs.svg")],
+)
+def test_a_file_of_the_users_is_not_replaced_and_one_of_ours_is(capsys, comparison, tmp_path, monkeypatch, words, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("mine")
+    code, _, err = call(capsys, words[0], comparison, *words[1:])
+    assert (code, f"{name} is there, and fedkin did not write it. Name another file with --out." in err) == (2, True)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+    (tmp_path / name).unlink()
+    for _ in range(2):
+        assert call(capsys, words[0], comparison, *words[1:])[0] == 0
+
+
 def test_help(capsys):
     for command, flag in (("report", "--out"), ("watch", "--port"), ("figures", "--format")):
         code, out, _ = call(capsys, command, "--help")

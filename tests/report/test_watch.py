@@ -44,9 +44,9 @@ def ask(tmp_path):
     close()
 
 
-def copy(comparison, name, place):
+def copy(comparison, name, folder):
     for file in ("config.json", "history.jsonl"):
-        shutil.copy(comparison / name / "seed-0" / file, place / file)
+        shutil.copy(comparison / name / "seed-0" / file, folder / file)
 
 
 def test_page_and_news(ask, comparison, tmp_path):

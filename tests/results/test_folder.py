@@ -36,18 +36,18 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 @pytest.fixture
 def project(tmp_path) -> Path:
     """A user's folder with names that fedkin uses too."""
-    place = tmp_path / "proj"
+    root = tmp_path / "proj"
     for name in (
         "models/net.safetensors",
         "models/0123456789abcdef.safetensors",
         "checkpoint/server-000001.safetensors",
     ):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text("mine")
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("mine")
     for name in ("src/code.py", "history.jsonl", "config.json", "report.html"):
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text('{"label": "mine"}')
-    return place
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text('{"label": "mine"}')
+    return root
 
 
 @pytest.fixture(scope="module")

@@ -78,9 +78,9 @@ def test_kept_columns_in_python_from_frames_and_parquet(run, tmp_path):
 def test_a_column_that_is_not_there_is_named_and_no_cell_is_shown(run, tmp_path, capsys, words, message):
     write(tmp_path / "new.csv", 5, 9)
     assert predict(run.out, "--client", "north", "--data", tmp_path / "new.csv", *words) == 2
-    told = capsys.readouterr()
-    assert message in told.err
-    assert not any(name in told.out + told.err for name in IDS)
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert not any(name in printed.out + printed.err for name in IDS)
 
 
 def test_what_cannot_be_kept_is_refused(run, tmp_path):
@@ -89,3 +89,15 @@ def test_what_cannot_be_kept_is_refused(run, tmp_path):
         run.predictions("north", tmp_path / "new.csv", keep="prediction")
     with pytest.raises(ValueError, match="these examples are an array"):
         run.predictions("north", np.zeros((1, 3), np.float32), keep="age")
+
+
+def test_a_file_of_the_users_is_not_replaced_and_predictions_are(run, tmp_path, capsys):
+    write(tmp_path / "new.csv", 5, 9, order="sex age")
+    out, words = tmp_path / "table.csv", (run.out, "--client", "north", "--data", tmp_path / "new.csv", "--out")
+    out.write_text("age,sex\n1,f\n")
+    assert predict(*words, out) == 2
+    assert "table.csv is there, and fedkin did not write it. Name another file." in capsys.readouterr().err
+    assert out.read_text() == "age,sex\n1,f\n"
+    assert predict(*words, tmp_path) == 2
+    out.unlink()
+    assert [predict(*words, out), predict(*words, out)] == [0, 0]

@@ -45,6 +45,8 @@ def test_a_model_gives_what_was_measured(name, tmp_path):
         test = federation().test(client)
         for which in (run, loaded):
             assert which.evaluate(client, test.x, test.y)["accuracy"] == pytest.approx(measured[client])
+    personal = run.model(0).personal
+    assert bool(run.method.model_holds) == (isinstance(personal, dict) and "features" in personal)
     again = loaded.predict_scores(run.clients[0], federation().test(0).x)
     np.testing.assert_array_equal(again, run.predict_scores(run.clients[0], federation().test(0).x))
 
@@ -55,6 +57,19 @@ def test_a_table_for_a_run_on_images_is_refused_in_a_sentence(tmp_path):
     for x in (str(tmp_path / "new.csv"), np.array([["40", "f"]])):
         with pytest.raises(ValueError, match=r"learned from arrays, not from a table .* \[examples, 1, 8, 8\]"):
             run.predict(0, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"), [("knnper", True), ("knnper,capacity=0", False), ("kin", True), ("fedavg", False)]
+)
+def test_models_that_hold_examples_are_named_when_they_are_written(name, holds, tmp_path, capsys):
+    run = trained(name, tmp_path / "run")
+    said = "hold features and labels of training examples: treat these files like the examples themselves."
+    assert (f"{tmp_path / 'run' / 'models'} {said}" in capsys.readouterr().err) == holds
+    run.keep(run.join("east", *newcomer()), tmp_path / "east")
+    assert (f"{tmp_path / 'east' / 'models'} {said}" in capsys.readouterr().err) == holds
+    trained(name)
+    assert said not in capsys.readouterr().err, "nothing was written"
 
 
 def test_runs_inside_a_folder_are_named(tmp_path):

@@ -26,14 +26,14 @@ class JoinFlags:
 def command(words: list[str]) -> int:
     about = "Make a personal model for a newcomer, by the method's own rule. The run itself stays as it is."
     flags, names = parsing.parse_one(words, JoinFlags(), "fedkin join DIR", about)
-    from fedkin.results.joining import check_place
+    from fedkin.results.joining import check_target
 
     run = opened(names, "join")
     if flags.data is None:
         raise UserError("join needs --data FILE: the newcomer's examples with their labels.")
     name = flags.name or flags.data.stem
     if flags.out is not None:
-        check_place(flags.out, name)
+        check_target(flags.out, name)
     x, y = run.examples_of(flags.data)
     joined = run.join(name, x, y)
     shown = {metric: f"{value:.3f}" for metric, value in joined.expected.items() if not isnan(value)}

@@ -37,6 +37,8 @@ def command(words: list[str]) -> int:
         raise UserError(f"predict needs --client NAME (one of {', '.join(run.clients[:8])}) and --data FILE.")
     if flags.out is not None and flags.out.resolve() == flags.data.resolve():
         raise UserError(f"--out {flags.out} is the file with the examples: name another one.")
+    if flags.out is not None:
+        _check_replaced(flags.out)
     found = run.predictions(flags.client, examples(flags.data), keep=flags.keep)
     if flags.out is None:
         _write(sys.stdout, found, flags.keep)
@@ -70,6 +72,16 @@ def examples(path: Path) -> Any:
                 raise UserError(f"{path} has no array 'x'.")
             return stored["x"]
     return path
+
+
+def _check_replaced(path: Path) -> None:
+    """Raise if this is a file that does not look like predictions of ours: it would be lost."""
+    if path.is_dir():
+        raise UserError(f"--out {path} is a folder: name a .csv file.")
+    if path.is_file():
+        with open(path, "rb") as file:
+            if (header := file.readline()) and b"prediction" not in header:
+                raise UserError(f"--out {path} is there, and fedkin did not write it. Name another file.")
 
 
 def _write(file: TextIO, table: Mapping[str, Sequence[Any]], kept: Sequence[str]) -> None:

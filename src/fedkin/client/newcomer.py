@@ -1,4 +1,4 @@
-"""How a newcomer finds its place among models that are already trained."""
+"""How a newcomer finds the trained model that fits it."""
 
 from __future__ import annotations
 

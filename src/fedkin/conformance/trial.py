@@ -11,6 +11,7 @@ import torch
 
 from fedkin.data.federation import Federation, federate
 from fedkin.engine.loop import run
+from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Method
 from fedkin.results.run import Run
 
@@ -25,6 +26,7 @@ SETTINGS: dict[str, Any] = {
     "model": "mlp",
     "model_options": {"width": 0.25},
     "engine": "serial",
+    "trackers": (Tracker(),),  # hears everything and says nothing
 }
 
 

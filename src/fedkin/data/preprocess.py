@@ -265,8 +265,8 @@ def fitted(
         )
     whole = [pooled(parts) for parts in zip(*by_client.values())]
     if how == "sites":  # what separate sites would tell; in a simulation of tiny tables all of it
-        told = [pooled([tellable(own) for own in parts]) for parts in zip(*by_client.values())]
-        whole = [a if a.known else b for a, b in zip(told, whole)]
+        shared = [pooled([tellable(own) for own in parts]) for parts in zip(*by_client.values())]
+        whole = [a if a.known else b for a, b in zip(shared, whole)]
     problems = Problems()
     for column, s in zip(columns, whole):
         if not s.known and not one_of_several:
@@ -305,8 +305,8 @@ def shared(
         else:
             entry |= {"known": int(s.known > 0), "missing": int(s.missing > 0)}
         out.append(entry)
-    told = [dict(target) if how == "sites" else {"name": target["name"]} for target in targets]
-    return {"columns": out, "classes": list(classes), "task": task, "targets": told}
+    sent = [dict(target) if how == "sites" else {"name": target["name"]} for target in targets]
+    return {"columns": out, "classes": list(classes), "task": task, "targets": sent}
 
 
 def target_statistics(y: NDArray[Any], names: Sequence[str], task: TaskKind) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ class Problems:
     """Everything that is wrong with some data, collected for one message."""
 
     found: list[tuple[str, str, str]] = field(default_factory=list)
-    """Source, place in it, and what is wrong there."""
+    """Source, column and rows, and what is wrong there."""
 
     def add(self, what: str, *, source: str = "", column: str | None = None, rows: Iterable[int] = ()) -> None:
         where = []
@@ -59,9 +59,9 @@ class Problems:
     def lines(self) -> list[str]:
         """What is wrong, in the order in which it was found; several files with the same problem share a line."""
         sources: dict[tuple[str, str], list[str]] = {}
-        for source, place, what in self.found:
-            sources.setdefault((place, what), []).append(source)
-        return [_line(list(dict.fromkeys(filter(None, s))), place, what) for (place, what), s in sources.items()]
+        for source, at, what in self.found:
+            sources.setdefault((at, what), []).append(source)
+        return [_line(list(dict.fromkeys(filter(None, s))), at, what) for (at, what), s in sources.items()]
 
     def check(self, whole: str) -> None:
         """Raise one error with all that was added; `whole` names the data."""
@@ -72,10 +72,10 @@ class Problems:
             raise DataError(f"{whole} cannot be used yet; {len(self.lines)} things to change:{listed}")
 
 
-def _line(files: list[str], place: str, what: str) -> str:
+def _line(files: list[str], at: str, what: str) -> str:
     more = len(files) - FILES_SHOWN
     shown = ", ".join(files[:FILES_SHOWN]) + (f" and {more} more files" if more > 0 else "")
-    where = ", ".join(filter(None, (shown, place)))
+    where = ", ".join(filter(None, (shown, at)))
     return f"{where}: {what}" if where else what
 
 

@@ -26,6 +26,7 @@ from fedkin.deploy.plan import Plan
 from fedkin.models.build import resolve
 from fedkin.registry import qualified
 from fedkin.results.files import write_bytes, write_json
+from fedkin.results.personal import personal_data
 from fedkin.results.run import inputs_of
 from fedkin.robust.privacy import Privacy
 
@@ -70,6 +71,8 @@ def keep_loadable(config: SiteConfig, folder: Path, plan: Plan, mine: Federation
     }  # fmt: skip
     (folder / "models").mkdir(exist_ok=True)
     shutil.copyfile(folder / "personal.safetensors", folder / "models" / file)
+    if not (folder / "config.json").exists() and (text := personal_data(plan.method, folder)):
+        print(text)  # in the site's own log, once
     write_json(folder / "models" / "index.json", {config.name: file})
     write_json(folder / "config.json", about)
     for path in (folder / "models").glob("*.safetensors"):

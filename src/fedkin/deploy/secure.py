@@ -153,8 +153,8 @@ class SecureSum:
     def keys(self, names: Iterable[str]) -> dict[str, Secure]:
         return {name: self._ask("keys") for name in names}
 
-    def shares(self, told: Mapping[str, Secure]) -> dict[str, Secure]:
-        self._keys = {name: answer.first for name, answer in told.items() if len(answer.first) == 2}
+    def shares(self, answers: Mapping[str, Secure]) -> dict[str, Secure]:
+        self._keys = {name: answer.first for name, answer in answers.items() if len(answer.first) == 2}
         out = {}
         for name in self._keys:
             ring = [other for other in self._ring(name) if other in self._keys]
@@ -162,12 +162,12 @@ class SecureSum:
             out[name] = self._ask("shares", ring, first=first, second=second)
         return out
 
-    def masked(self, told: Mapping[str, Secure]) -> dict[str, Secure]:
-        self._senders = set(told)
-        self._letters = {name: {} for name in told}
-        for sender, answer in told.items():
+    def masked(self, answers: Mapping[str, Secure]) -> dict[str, Secure]:
+        self._senders = set(answers)
+        self._letters = {name: {} for name in answers}
+        for sender, answer in answers.items():
             for receiver, letter in zip(answer.names, answer.first):
-                if receiver in told and sender in told[receiver].names:  # a mask needs both of them
+                if receiver in answers and sender in answers[receiver].names:  # a mask needs both of them
                     self._letters[receiver][sender] = letter
         return {
             name: self._ask("masked", list(letters), first=list(letters.values()))
@@ -182,10 +182,10 @@ class SecureSum:
             out[name] = self._ask("open", sorted(circle & set(sent)), gone=sorted(circle - set(sent)))
         return out
 
-    def total(self, masked: Mapping[str, Numbers], told: Mapping[str, Secure]) -> Numbers:
+    def total(self, masked: Mapping[str, Numbers], answers: Mapping[str, Secure]) -> Numbers:
         """The sum of all that was sent, without the masks."""
         pieces: dict[str, list[bytes]] = {name: [] for name in self._senders}
-        for answer in told.values():
+        for answer in answers.values():
             for owner, share in zip(answer.names, answer.first):
                 if owner in pieces:
                     pieces[owner].append(share)
@@ -234,11 +234,11 @@ def _combined(owner: str, shares: list[bytes]) -> bytes:
         raise Malformed(f"the shares of {owner}'s secret do not fit together.") from error
 
 
-def kinds_of(told: Secure) -> list[torch.dtype]:
+def kinds_of(answer: Secure) -> list[torch.dtype]:
     """The dtypes of a masked reply's arrays, before they became whole numbers."""
-    if not all(name in DTYPES and DTYPES[name].is_floating_point for name in told.names):
-        raise Malformed(f"a masked reply has the dtypes {', '.join(told.names)}.")
-    return [DTYPES[name] for name in told.names]
+    if not all(name in DTYPES and DTYPES[name].is_floating_point for name in answer.names):
+        raise Malformed(f"a masked reply has the dtypes {', '.join(answer.names)}.")
+    return [DTYPES[name] for name in answer.names]
 
 
 def shapes_of(body: Sequence[Tensor]) -> list[tuple[int, ...]]:
@@ -247,7 +247,7 @@ def shapes_of(body: Sequence[Tensor]) -> list[tuple[int, ...]]:
 
 
 def flat(body: Sequence[Tensor]) -> Numbers:
-    """A masked reply as one row of numbers."""
+    """A masked reply as one flat array."""
     if not body or any(array.dtype is not torch.int64 for array in body):
         raise Malformed("a masked reply is made of whole numbers.")
     return np.concatenate([array.numpy().ravel() for array in body]).view(np.uint64)

@@ -103,7 +103,7 @@ class Ask:
     """A node that Flower considers gone, and until when it is not asked: Flower still lists it for a while."""
     notes: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
-    told: Secure | None = None
+    answer: Secure | None = None
     """The site's part in a stage of a secure sum."""
 
     def again(self, why: str) -> None:
@@ -182,27 +182,27 @@ class Deployment:
                 outcomes[ask.name] = outcome._replace(notes=(*before.notes, *outcome.notes))
                 if before.body:  # of the stage in which it worked
                     outcomes[ask.name] = before._replace(error=outcome.error, notes=outcomes[ask.name].notes)
-            return {ask.name: ask for ask in asks if not outcomes[ask.name].error and ask.told is not None}
+            return {ask.name: ask for ask in asks if not outcomes[ask.name].error and ask.answer is not None}
 
-        def told(asks: Mapping[str, Ask]) -> dict[str, Secure]:
-            return {name: ask.told for name, ask in asks.items() if ask.told is not None}
+        def answers(asks: Mapping[str, Ask]) -> dict[str, Secure]:
+            return {name: ask.answer for name, ask in asks.items() if ask.answer is not None}
 
         nothing, sent = Message(), dict[str, Ask]()
-        keys = told(stage(total.keys(names), nothing))
+        keys = answers(stage(total.keys(names), nothing))
         if not keys and not any(OVER in outcome.error for outcome in outcomes.values()):
             return [outcomes[name] for name in names]  # all failed, and none because of an earlier sum
         try:
-            shares = told(stage(total.shares(keys), nothing)) if len(keys) >= FEWEST else {}
+            shares = answers(stage(total.shares(keys), nothing)) if len(keys) >= FEWEST else {}
             sent = stage(total.masked(shares), message) if len(shares) >= FEWEST else {}
             if len(sent) < FEWEST:
                 raise Malformed(f"{len(sent)} sites sent their part; at least {FEWEST} are needed")
             bodies = {name: outcomes[name].body for name in sent}
-            layouts = {name: (kinds_of(secure), shapes_of(bodies[name])) for name, secure in told(sent).items()}
+            layouts = {name: (kinds_of(secure), shapes_of(bodies[name])) for name, secure in answers(sent).items()}
             kinds, shapes = next(iter(layouts.values()))
             if odd := [name for name, layout in layouts.items() if layout != (kinds, shapes)]:
                 raise Malformed(f"{', '.join(odd)} replied with other shapes than the others")
             opened = stage(total.open(sent), nothing)
-            mean = as_mean(total.total({name: flat(b) for name, b in bodies.items()}, told(opened)), shapes, kinds)
+            mean = as_mean(total.total({name: flat(b) for name, b in bodies.items()}, answers(opened)), shapes, kinds)
         except Malformed as error:
             say(f"round {tasks[0].round}: no secure sum: {error}")
             for text in filter(None, (outcome.error for outcome in outcomes.values())):
@@ -275,7 +275,7 @@ class Deployment:
             return
         try:
             answer, body, scores = decode_answer(reply.content, self._spec.task)
-            ask.told = decode_secure(reply.content)
+            ask.answer = decode_secure(reply.content)
             if answer.client != ask.name:
                 raise Malformed(f"the answer is from '{answer.client}'")
         except Malformed as error:

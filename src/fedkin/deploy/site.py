@@ -115,8 +115,8 @@ def _sum(
     config: SiteConfig, plan: Plan, request: Request, sent: Message, asked: Secure
 ) -> tuple[Answer, tuple[Tensor, ...], dict[str, float], Secure | None]:
     """One stage of a secure sum. Only the stage `masked` does the work, and what leaves the site then is masked."""
-    place = Path(config.state) / request.run / config.name
-    part = SecureSite(place, config.name, request.round, exchange_of(request.new_state), asked)
+    folder = Path(config.state) / request.run / config.name
+    part = SecureSite(folder, config.name, request.round, exchange_of(request.new_state), asked)
     made = Answer(config.name, False, 0.0, 0.0, "", "", "")
     if asked.stage == "keys":
         return made, (), {}, part.keys()

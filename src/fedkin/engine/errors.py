@@ -1,4 +1,4 @@
-"""How errors of clients are worded, and told once where many clients have the same one."""
+"""How errors of clients are worded, and reported once if many clients have the same one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NAMED = 8  # clients listed in one line
 
 
 def where(round: int, client: int, hook: str, error: Exception | str) -> str:
-    """The place of an error, and what it was; in a user's own file also the line."""
+    """Where an error happened and what it was, with the line if it is in a user's own file."""
     why = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     line = own_line(error) if isinstance(error, Exception) else ""
     return f"round {round}, client {client}, hook {hook}: {why}{f' ({line})' if line else ''}"
@@ -24,7 +24,7 @@ def by_reason(errors: Mapping[int, str]) -> dict[str, list[int]]:
     return found
 
 
-def told_once(errors: Mapping[int, str]) -> list[str]:
+def reported_once(errors: Mapping[int, str]) -> list[str]:
     """One line for each reason why clients were dropped."""
     out = []
     for reason, clients in by_reason(errors).items():

@@ -43,7 +43,7 @@ from fedkin.results import checksums
 from fedkin.results.files import StorageError, read_json, write_bytes, write_json
 from fedkin.results.folder import Folder
 from fedkin.results.history import History
-from fedkin.results.personal import FROZEN, in_memory
+from fedkin.results.personal import FROZEN, in_memory, personal_data
 from fedkin.results.run import Run, inputs_of
 from fedkin.results.summary import summarize
 from fedkin.robust.privacy import Privacy
@@ -276,6 +276,8 @@ class Loop:
             self._keep_frozen()
             write_json(self.folder / "summary.json", summary, durable=True)
             checksums.write(self.folder)
+            if (self.folder / "models").is_dir() and (text := personal_data(self.spec.method, self.folder)):
+                self._warn(text)
         for tracker in self.trackers:
             tracker.finish(summary)
         history = History.load(self.folder, limit=HISTORY_IN_MEMORY if self.keep else None)

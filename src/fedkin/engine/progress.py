@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
@@ -38,7 +37,6 @@ class Terminal(Tracker):
         self._headline = config.get("task", ACCURACY)
         self._task = self._progress.add_task(self._label, total=total, completed=done, text="")
         self._progress.start()
-        self._begin = time.monotonic()
 
     def participants(self, round: int, metrics: dict[str, float]) -> None:
         if "personal" in metrics:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.costs import Tally, message_bytes, nbytes
-from fedkin.engine.errors import by_reason, told_once
+from fedkin.engine.errors import by_reason, reported_once
 from fedkin.engine.faults import SLOW, FaultPlan
 from fedkin.engine.options import Options
 from fedkin.engine.recorder import Recorder
@@ -154,7 +154,7 @@ class RoundClients:
     def _drop(self, errors: Mapping[int, str], *, warn: bool = True) -> None:
         for client, why in errors.items():
             self._context.recorder.dropped(self._round, client, why)
-        for line in told_once(errors) if warn else ():
+        for line in reported_once(errors) if warn else ():
             self._context.warn(line)
 
     def keep(self) -> None:

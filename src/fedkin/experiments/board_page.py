@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.experiments.leaderboard import Board
+from fedkin.results.folder import check_file
 
 
 def write_page(folder: Path, out: Path | None = None) -> Path:
     """Write the page for a folder that `fedkin bench` made; by default to leaderboard.html inside it."""
     found = json.loads((folder / "leaderboard.json").read_text())
     path = out or folder / "leaderboard.html"
+    if out is not None:
+        check_file(path, b"<title>fedkin leaderboard</title>")
     path.write_text(render(found), encoding="utf-8")
     return path
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from fedkin.experiments.outcome import Outcome
 
-Size = Literal["full", "desk", "smoke"]
 SCALES: dict[str, str] = {
     "full": "exactly the paper's setting, as far as the paper states it",
     "desk": "sizes chosen for each item so that FedAvg comes close to its plateau; some columns are left out",

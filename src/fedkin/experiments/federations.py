@@ -93,10 +93,10 @@ def _by_share(by_class: list[Ints], share: Any, count: int, rng: np.random.Gener
     each = np.floor(wanted).astype(int)
     for c in np.argsort(-(wanted - each), kind="stable")[: count - each.sum()]:
         each[c] += 1
-    short = np.maximum(each - [len(rows) for rows in by_class], 0)
+    short = np.maximum(each - [len(found) for found in by_class], 0)
     if short.any():
         raise ValueError(f"A client wants {each.max()} examples of a class that has fewer: use fewer examples.")
-    return np.concatenate([rng.choice(rows, n, replace=False) for rows, n in zip(by_class, each)])
+    return np.concatenate([rng.choice(found, n, replace=False) for found, n in zip(by_class, each)])
 
 
 def level_seed(setting: Setting, seed: int) -> int:

@@ -102,12 +102,12 @@ class CFL(Method):
         out = []
         if rounds <= self.wait:
             out.append(
-                f"cfl: no cluster is split in {rounds} rounds, because it waits for {self.wait}. Use more rounds or a "
+                f"CFL splits no cluster in {rounds} rounds, because it waits for {self.wait}. Use more rounds or a "
                 "smaller wait."
             )
         if fed.participation < self.quorum:
             out.append(
-                f"cfl: clusters are split only in rounds in which {self.quorum:.0%} of their members reply; with "
+                f"CFL splits clusters only in rounds in which {self.quorum:.0%} of their members reply; with "
                 f"participation {fed.participation:g} that is rare or never. Use quorum {fed.participation:g} or less."
             )
         return out

@@ -61,7 +61,9 @@ class FedAH(Method):
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         return (
-            ["fedah: a client mixes heads only from its second round on. Use at least 2 rounds."] if rounds < 2 else []
+            ["In FedAH a client mixes heads only from its second round on. Use at least 2 rounds."]
+            if rounds < 2
+            else []
         )
 
     def send(self, state: State, ids: Tensor) -> Message:

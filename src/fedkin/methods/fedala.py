@@ -64,7 +64,7 @@ class FedALA(Method):
         return {"model": fed.initial(0), "share": fed.equal_shares()}
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
-        return ["fedala: a client mixes only from its second round on. Use at least 2 rounds."] if rounds < 2 else []
+        return ["In FedALA a client mixes only from its second round on. Use at least 2 rounds."] if rounds < 2 else []
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

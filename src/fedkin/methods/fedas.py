@@ -31,7 +31,7 @@ from fedkin.bounds import NonNegative, Whole
 from fedkin.client.parts import features, sgd_except
 from fedkin.client.steps import OTHER_EPOCHS, joined, without_extras
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.maths.prototypes import class_means
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
@@ -74,10 +74,7 @@ class FedAS(Method):
         weights, trace = replies.weights, replies.body[1].double().flatten()
         if self.weighting == "fisher" and trace.sum() > 0:
             weights = (trace / trace.sum()).float()  # (5)
-        return {
-            "body": average(replies.body[0], weights),
-            "share": shares(len(state["share"]), replies.ids, weights),
-        }
+        return averaged(len(state["share"]), replies.ids, weights, body=replies.body[0])
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -128,5 +125,4 @@ class FedAS(Method):
         return self._joined(client, message)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        share: Tensor = state["share"]
-        return {"body": share.expand(len(share), -1), "head": torch.eye(len(share))}
+        return {"body": same_for_all(state["share"]), "head": torch.eye(len(state["share"]))}

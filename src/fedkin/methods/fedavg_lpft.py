@@ -27,7 +27,7 @@ from torch import Tensor
 from fedkin.bounds import Whole
 from fedkin.client.parts import sgd_except
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@inproceedings{kumar2022fine,
@@ -69,10 +69,7 @@ class FedAvgLPFT(Method):
         return Reply({}, (sgd(client, message.shared[0]),))  # (1)
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        return {
-            "model": average(replies.body[0], replies.weights),
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
-        }
+        return averaged(len(state["share"]), replies.ids, replies.weights, model=replies.body[0])
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         model = message.shared[0]
@@ -83,5 +80,4 @@ class FedAvgLPFT(Method):
         return model
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])

@@ -67,9 +67,7 @@ class FedBN(Method):
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         if any(piece.name.endswith("running_mean") for piece in fed.layout.pieces):
             return []
-        return [
-            "fedbn: this model has no batch norm with running statistics, so it is FedAvg. Use cnn_bn, for example."
-        ]
+        return ["This model has no batch norm with running statistics, so FedBN is FedAvg. Use cnn_bn, for example."]
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"],))

@@ -32,7 +32,7 @@ from fedkin.bounds import Fraction, NonNegative
 from fedkin.client.parts import check_head, features, linear_head, sgd_with
 from fedkin.client.steps import joined
 from fedkin.maths.discrepancy import discrepancy
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
@@ -78,11 +78,8 @@ class FedCP(Method):
         return Message(shared=(state["model"], state["policy"]))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        return {
-            "model": average(replies.body[0], replies.weights),
-            "policy": average(replies.body[1], replies.weights),
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
-        }
+        models, policies = replies.body
+        return averaged(len(state["share"]), replies.ids, replies.weights, model=models, policy=policies)
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -133,8 +130,7 @@ class FedCP(Method):
         return self._logits(client, client.net.features(x), vector, head, personal["policy"], shared, noise=False)
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
 
 def client_vector(weight: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from fedkin.bounds import NonNegative, PositiveFraction
 from fedkin.client.parts import check_head, sgd_with
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Reply, Server, State, client_function
 
@@ -72,11 +72,7 @@ class FedDBE(Method):
         return self.merge(state, sent, clients.run(self.local, sent))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        return {
-            **state,
-            "model": average(replies.body[0], replies.weights),
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
-        }
+        return {**state, **averaged(len(state["share"]), replies.ids, replies.weights, model=replies.body[0])}
 
     # ---- client
     @client_function
@@ -125,5 +121,4 @@ class FedDBE(Method):
         return client.net.head(client.net.features(x) + personal["memory"])
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])

@@ -77,9 +77,9 @@ class FedGroup(Method):
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         out = []
         if self.groups > len(fed.ids):
-            out.append(f"fedgroup: groups={self.groups} is more than the {len(fed.ids)} clients. Use fewer groups.")
+            out.append(f"FedGroup has {self.groups} groups for {len(fed.ids)} clients. Use fewer groups.")
         if rounds < 2:
-            out.append("fedgroup: the first round only forms the groups. Use at least 2 rounds.")
+            out.append("FedGroup only forms its groups in the first round. Use at least 2 rounds.")
         return out
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:

@@ -80,8 +80,8 @@ class FedNova(Method):
         if len(steps) > 1 or self.fewest_epochs:
             return []
         return [
-            f"fednova: all clients take {min(steps)} steps per round, so there is nothing to normalize and this is "
-            "FedAvg. Set fewest_epochs, or use clients of different sizes."
+            f"All clients take {min(steps)} steps per round, so FedNova has nothing to normalize and is FedAvg. "
+            "Set fewest_epochs, or use clients of different sizes."
         ]
 
     def send(self, state: State, ids: Tensor) -> Message:

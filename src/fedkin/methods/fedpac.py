@@ -31,7 +31,7 @@ from fedkin.bounds import Count, NonNegative
 from fedkin.client.parts import features, sgd_except
 from fedkin.client.steps import joined
 from fedkin.maths.collaboration import head_weights
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.maths.prototypes import class_means
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
@@ -94,10 +94,8 @@ class FedPAC(Method):
         known = state["known"].clone()
         known[replies.ids] = True
         return {
-            "body": average(bodies, replies.weights),
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
+            **averaged(len(state["share"]), replies.ids, replies.weights, body=bodies, head=heads),
             "heads": with_rows(state["heads"], replies.ids, mixed @ heads),  # (6)
-            "head": average(heads, replies.weights),
             "known": known,
             "alpha": alpha,
             "centroids": centroids,
@@ -140,5 +138,4 @@ class FedPAC(Method):
         return joined(layout.size, (layout.body, message.shared[0]), (layout.head, head))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        share: Tensor = state["share"]
-        return {"body": share.expand(len(share), -1), "head": state["alpha"]}
+        return {"body": same_for_all(state["share"]), "head": state["alpha"]}

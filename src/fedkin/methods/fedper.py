@@ -24,7 +24,7 @@ from torch import Tensor
 from fedkin.bounds import Whole
 from fedkin.client.steps import joined, last_layers
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import averaged
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@misc{arivazhagan2019federated,
@@ -74,8 +74,7 @@ class FedPer(Method):
         return self._vector(client, message.shared[0])
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        share: Tensor = state["share"]
-        return {"base": share.expand(len(share), -1), "personal layers": torch.eye(len(share))}
+        return {"base": same_for_all(state["share"]), "personal layers": torch.eye(len(state["share"]))}
 
     def _vector(self, client: Client, values: Tensor) -> Tensor:
         """These base layers with the client's own."""

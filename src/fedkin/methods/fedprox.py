@@ -67,7 +67,7 @@ class FedProx(Method):
         if fed.training.epochs > 1 or int(fed.n[fed.ids].max()) > fed.training.batch_size:
             return []
         return [
-            "fedprox: every client takes a single step per round, from the center of the proximal term, so mu has no "
+            "Every client takes a single step per round, from the center of FedProx's proximal term, so mu has no "
             "effect. Use more epochs or a smaller batch_size."
         ]
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedkin.bounds import Count, Whole
 from fedkin.client.steps import joined
 from fedkin.client.training import sgd
-from fedkin.maths.mixing import averaged
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 CITATION = r"""@inproceedings{collins2021exploiting,
@@ -82,8 +82,7 @@ class FedRep(Method):
         return self._vector(client, message)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        share: Tensor = state["share"]
-        return {"body": share.expand(len(share), -1), "head": torch.eye(len(share))}
+        return {"body": same_for_all(state["share"]), "head": torch.eye(len(state["share"]))}
 
     def _vector(self, client: Client, message: Message) -> Tensor:
         layout = client.net.layout

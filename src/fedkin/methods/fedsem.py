@@ -92,8 +92,8 @@ class FedSEM(Method):
         if self.clusters <= first:
             return []
         return [
-            f"fedsem: clusters={self.clusters} is more than the {first} clients of the first round, so some centers "
-            f"stay empty. Use at most {first}."
+            f"FedSEM has {self.clusters} clusters for the {first} clients of the first round, so some centers stay "
+            f"empty. Use at most {first}."
         ]
 
     def send(self, state: State, ids: Tensor) -> Message:

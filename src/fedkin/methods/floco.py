@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from fedkin.bounds import Count, NonNegative, Whole
 from fedkin.client.parts import check_head, linear_head, sgd_with
 from fedkin.client.steps import joined
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.maths.simplex import near, principal_scores, spread_on_simplex
 from fedkin.maths.steps import local_steps
 from fedkin.models.network import Network
@@ -94,19 +94,19 @@ class Floco(Method):
         out = []
         if rounds < self.tau:
             out.append(
-                f"floco: clients get their regions of the simplex after round {self.tau}; in {rounds} rounds all use "
+                f"Floco gives clients their regions of the simplex after round {self.tau}; in {rounds} rounds all use "
                 "its center. Use more rounds or a smaller tau."
             )
         n, training = float(fed.n[fed.ids].double().mean()), fed.training
         steps = rounds * local_steps(round(n), training.batch_size, training.epochs)
         if self.endpoints > 1 and steps < ENOUGH * self.endpoints:
             out.append(
-                f"floco: {self.endpoints} endpoints share every step, so about {steps} steps train each like "
+                f"Floco's {self.endpoints} endpoints share every step, so about {steps} steps train each like "
                 f"{steps / self.endpoints:.0f} of FedAvg: too few where clients have most classes. Use fewer "
                 "endpoints, more rounds or epochs, or a larger lr."
             )
         if len(fed.ids) < 2:
-            out.append("floco: regions need at least two clients; a single client uses the center of the simplex.")
+            out.append("Floco's regions need at least two clients; a single client uses the center of the simplex.")
         return out
 
     def select(self, state: State, fed: Server, round: int) -> Tensor:
@@ -125,12 +125,9 @@ class Floco(Method):
             points = spread_on_simplex(principal_scores(changes, self.endpoints))  # (3)
             new["centers"] = with_rows(state["centers"], replies.ids, torch.from_numpy(points).float())
             new["assigned"] = with_rows(state["assigned"], replies.ids, torch.ones(len(points), dtype=torch.bool))
-        return {
-            **new,
-            "body": average(bodies, replies.weights),
-            "endpoints": average(endpoints.flatten(1), replies.weights).view_as(state["endpoints"]),
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
-        }
+        flat = endpoints.flatten(1)
+        means = averaged(len(state["share"]), replies.ids, replies.weights, body=bodies, endpoints=flat)
+        return {**new, **means, "endpoints": means["endpoints"].view_as(state["endpoints"])}
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -174,8 +171,7 @@ class Floco(Method):
         return self._at(client, message, message.shared)
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
     def describe(self, state: State) -> dict[str, Any]:
         return {"centers": state["centers"]} if state["assigned"].any() else {}

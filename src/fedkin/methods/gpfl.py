@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from fedkin.bounds import NonNegative
 from fedkin.client.parts import check_head, linear_head, sgd_with
 from fedkin.client.steps import joined
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
@@ -84,13 +84,9 @@ class GPFL(Method):
         return Message(shared=(state["body"], state["embeddings"], state["valve"]))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        body, embeddings, valve = (average(part.flatten(1), replies.weights) for part in replies.body)
-        return {
-            "body": body,
-            "embeddings": embeddings.view_as(state["embeddings"]),
-            "valve": valve,
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
-        }
+        parts = dict(zip(("body", "embeddings", "valve"), (part.flatten(1) for part in replies.body)))
+        means = averaged(len(state["share"]), replies.ids, replies.weights, **parts)
+        return {**means, "embeddings": means["embeddings"].view_as(state["embeddings"])}
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -134,8 +130,7 @@ class GPFL(Method):
         return client.net.head(opened(personal["valve"], client.net.features(x), personal["condition"]))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        share: Tensor = state["share"]
-        return {"body": share.expand(len(share), -1), "head": torch.eye(len(share))}
+        return {"body": same_for_all(state["share"]), "head": torch.eye(len(state["share"]))}
 
 
 def condition(client: Client, embeddings: Tensor) -> Tensor:

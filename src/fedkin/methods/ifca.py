@@ -83,7 +83,7 @@ class IFCA(Method):
         if self.clusters <= len(fed.ids):
             return []
         return [
-            f"ifca: clusters={self.clusters} is more than the {len(fed.ids)} clients, so some models are never chosen. "
+            f"IFCA has {self.clusters} clusters for {len(fed.ids)} clients, so some models are never chosen. "
             f"Use at most {len(fed.ids)} clusters, usually far fewer."
         ]
 

@@ -65,6 +65,10 @@ class KNNPer(Method):
 
     matters = {"lam": {"choose": False}}
 
+    @property
+    def model_holds(self) -> str:
+        return "features and labels of training examples" if self.capacity else ""
+
     # ---- FedAvg
     averages = "size"
 

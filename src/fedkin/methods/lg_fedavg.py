@@ -70,7 +70,7 @@ class LGFedAvg(Method):
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         if rounds > self.warm_rounds:
             return []
-        return [f"lg-fedavg: all {rounds} rounds are warm rounds of FedAvg. Use more than {self.warm_rounds} rounds."]
+        return [f"All {rounds} rounds are LG-FedAvg's warm rounds of FedAvg. Use more than {self.warm_rounds} rounds."]
 
     def send(self, state: State, ids: Tensor) -> Message:
         warm = torch.tensor(state["round"] < self.warm_rounds)

@@ -65,7 +65,7 @@ class MOON(Method):
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         return (
-            ["moon: the contrast has a gradient only from a client's second round on. Use at least 2 rounds."]
+            ["MOON's contrast has a gradient only from a client's second round on. Use at least 2 rounds."]
             if rounds < 2
             else []
         )

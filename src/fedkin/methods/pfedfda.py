@@ -36,7 +36,7 @@ from fedkin.bounds import Positive
 from fedkin.client.parts import check_head, features, linear_head, sgd_except
 from fedkin.client.steps import joined
 from fedkin.maths.gaussian import EPSILON, Gaussian, fitted, stratified
-from fedkin.maths.mixing import average, shares
+from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State
 
 FOLDS = 2
@@ -79,13 +79,9 @@ class PFedFDA(Method):
         return Message(shared=(state["body"], state["means"], state["covariance"]))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        body, means, covariance = (average(part.flatten(1), replies.weights) for part in replies.body)  # (6)
-        return {
-            "body": body,
-            "means": means.view_as(state["means"]),
-            "covariance": covariance.view_as(state["covariance"]),
-            "share": shares(len(state["share"]), replies.ids, replies.weights),
-        }
+        parts = dict(zip(("body", "means", "covariance"), (part.flatten(1) for part in replies.body)))
+        new = averaged(len(state["share"]), replies.ids, replies.weights, **parts)  # (6)
+        return {**new, **{name: new[name].view_as(state[name]) for name in ("means", "covariance")}}
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -102,8 +98,7 @@ class PFedFDA(Method):
         return self._model(client, message.shared[0], self._adapted(client, start, message))
 
     def mixing(self, state: State) -> Tensor:
-        share: Tensor = state["share"]
-        return share.expand(len(share), -1)
+        return same_for_all(state["share"])
 
     def _model(self, client: Client, body: Tensor, gaussian: Gaussian) -> Tensor:
         """The body under the classifier (1)."""

@@ -69,7 +69,7 @@ class Scaffold(Method):
         }
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
-        return ["scaffold: control variates are zero in round 1. Use at least 2 rounds."] if rounds < 2 else []
+        return ["SCAFFOLD's control variates are zero in round 1. Use at least 2 rounds."] if rounds < 2 else []
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["model"], state["control"]))

@@ -12,8 +12,10 @@ import numpy as np
 
 from fedkin.report import page, read
 from fedkin.report.compact import WEIGHT_SCALE
+from fedkin.results.folder import check_file
 
 FORMATS = ("pdf", "png", "svg")
+MARK = "fedkin figures"  # in the metadata of every file
 # The palette of Okabe and Ito, from dark to light. Dashes and markers also distinguish the lines.
 COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -41,14 +43,14 @@ STYLE: dict[Any, Any] = {
 
 
 def write(paths: Sequence[str | Path], out: str | Path | None = None, format: str = "pdf") -> list[Path]:
-    """Write every figure that these folders have data for. The same data give the same files."""
+    """Write every figure that these folders have data for. The same data give the same files. In a folder
+    that the user names, figures of fedkin's are replaced, no other file."""
     import matplotlib
 
     if format not in FORMATS:
         raise ValueError(f"format='{format}' must be one of {', '.join(FORMATS)}.")
     data = page.build(paths)
     folder = Path(out) if out is not None else Path(paths[0]) / "figures"
-    folder.mkdir(parents=True, exist_ok=True)
     drawings: dict[str, Callable[[], Any]] = {
         "learning": partial(learning, data),
         "gains": partial(gains, data),
@@ -60,13 +62,21 @@ def write(paths: Sequence[str | Path], out: str | Path | None = None, format: st
         drawings[f"mixing-{name}"] = partial(mixing, data, method)
         drawings[f"clusters-{name}"] = partial(clusters, data, method)
     written = []
-    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format]
+    metadata = {
+        "pdf": {"Creator": MARK, "CreationDate": None},
+        "svg": {"Creator": MARK, "Date": None},
+        "png": {"Software": MARK},
+    }[format]
+    if out is not None:
+        for name in drawings:
+            check_file(folder / f"{name}.{format}", MARK.encode())
+    folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         for name, draw in drawings.items():
             with read.understood(paths):
                 figure = draw()
             if figure is not None:
-                figure.savefig(folder / f"{name}.{format}", dpi=300, metadata=undated)
+                figure.savefig(folder / f"{name}.{format}", dpi=300, metadata=metadata)
                 written.append(folder / f"{name}.{format}")
     return written
 

@@ -154,8 +154,8 @@ def run(found: Any) -> str:
     """A run: headline numbers, learning curve, and who learned from whom at the end."""
     summary = found.summary
     if not summary:  # the folder of a newcomer
-        told = found.config["joined"].items()
-        expected = [(name, f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in told]
+        joined = found.config["joined"].items()
+        expected = [(name, f"{value:.4g}" if isinstance(value, float) else str(value)) for name, value in joined]
         return _line(escape(repr(found).strip("<>"))) + table(("metric", "expected"), expected)
     headline = summary["headline"]
     percent = headline["percent"]

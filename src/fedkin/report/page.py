@@ -15,8 +15,10 @@ from typing import Any
 from fedkin import __version__
 from fedkin.report import read
 from fedkin.report.page_data import page_data
+from fedkin.results.folder import check_file
 
 SCRIPTS = ("tools.js", "charts.js", "relation.js", "methods.js", "sections.js", "page.js")
+MARK = b'<meta name="generator" content="fedkin'
 EVALUATION = (
     "Every client is evaluated on its own test examples. They follow the client's own label distribution, and no "
     "method sees them. Personal is the model that the client uses. Received is the model that the server sent to it. "
@@ -58,8 +60,10 @@ def build(
 
 
 def write(paths: Sequence[str | Path], out: str | Path | None = None, bibtex: str = "") -> Path:
-    """Write the page, by default to report.html in the first folder."""
+    """Write the page, by default to report.html in the first folder. A page of fedkin's is replaced, no other file."""
     path = Path(out) if out is not None else Path(paths[0]) / "report.html"
+    if out is not None:  # report.html in a folder of runs is fedkin's own name, also in pages of older versions
+        check_file(path, MARK)
     content = render(build(paths, bibtex))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")

@@ -166,6 +166,14 @@ def check(path: str | Path, kind: str) -> None:
         _check_plain(path, name, kind)
 
 
+def check_file(path: Path, mark: bytes) -> None:
+    """Raise if writing this file would replace one that fedkin did not write. Files of its kind contain `mark`."""
+    if path.is_dir():
+        raise FolderError(f"{path} is a folder, not a file. Name a file with --out.")
+    if path.is_file() and path.stat().st_size and mark not in path.read_bytes():
+        raise FolderError(f"{path} is there, and fedkin did not write it. Name another file with --out.")
+
+
 def kind_of(path: str | Path) -> str | None:
     """What fedkin has in this folder (run, comparison, experiment, sweep, tune); None if it is not fedkin's."""
     path = Path(path)

@@ -180,7 +180,7 @@ class History:
 class Tail:
     """Reads a history that a run may still be writing: some records at a time, and each of them once."""
 
-    END = 4096  # bytes before the place that was reached; if they are others now, the file was written anew
+    END = 4096  # bytes before the end of the last read; if they changed, the file was written anew
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import warnings
 from copy import deepcopy
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from fedkin.protocol import Data, Examples, Reply
 from fedkin.results.files import read_json, write_bytes, write_json
 from fedkin.results.folder import Folder
 from fedkin.results.newcomer import with_newcomer
-from fedkin.results.personal import FROZEN, PersonalModel, measured, outputs_of
+from fedkin.results.personal import FROZEN, PersonalModel, measured, outputs_of, personal_data
 
 if TYPE_CHECKING:
     from fedkin.results.run import Run
@@ -104,7 +105,7 @@ def _made(run: Run, examples: Examples, validation: float, rounds: int) -> Perso
 
 def keep(run: Run, joined: Joined, out: str | Path, *, fresh: bool) -> Path:
     """`Run.keep`."""
-    check_place(Path(out), joined.name)
+    check_target(Path(out), joined.name)
     with Folder(out, "run") as owned:
         net = run._network()
         personal = joined.model.personal
@@ -121,6 +122,8 @@ def keep(run: Run, joined: Joined, out: str | Path, *, fresh: bool) -> Path:
             owned.clear()
         write_bytes(owned.path / "models" / name, content)
         write_json(owned.path / "models" / "index.json", {joined.name: name})
+        if text := personal_data(run.method, owned.path):
+            print(f"fedkin: {text}", file=sys.stderr)
         if net.frozen_parameters:
             content = save({k: v.contiguous().clone() for k, v in net.frozen_parameters.items()})
             write_bytes(owned.path / "models" / FROZEN, content)
@@ -134,7 +137,7 @@ def keep(run: Run, joined: Joined, out: str | Path, *, fresh: bool) -> Path:
     return Path(out)
 
 
-def check_place(out: Path, newcomer: str) -> None:
+def check_target(out: Path, newcomer: str) -> None:
     """A newcomer's folder may hold an earlier model of it, and nothing else: another run would be lost."""
     config = out / "config.json"
     if not config.exists():

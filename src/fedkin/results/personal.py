@@ -57,6 +57,12 @@ def measured(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
     return {**task.scores(outputs, targets), "loss": float(task.loss(outputs, targets))}
 
 
+def personal_data(method: Method, folder: Path) -> str:
+    """What to say where personal models are written, if they hold anything of single examples."""
+    held, models = method.model_holds, folder / "models"
+    return f"The models in {models} hold {held}: treat these files like the examples themselves." if held else ""
+
+
 def stored_tensors(folder: Path | None, name: str) -> dict[str, Tensor]:
     """A client's personal model from the folder of a run, verified."""
     index = folder / "models" / "index.json" if folder is not None else None

@@ -1,5 +1,5 @@
-"""The tree of groups (DC-PFL, sec. II-C and III-B): built from the discrepancy of the first rounds, cut at γ̃, and the
-place in it of clients that come later."""
+"""The tree of groups (DC-PFL, sec. II-C and III-B): built from the discrepancy of the first rounds, cut at γ̃, and how
+clients that come later join it."""
 
 from __future__ import annotations
 

@@ -60,6 +60,10 @@ class Kin(Method):
 
     matters = {"experts": {"experts": ("received",)}, "temperature": {"relation": "kin"}}
 
+    @property
+    def model_holds(self) -> str:
+        return "features and labels of training examples" if "neighbors" in self.experts else ""
+
     # ---- server
     def init(self, fed: Server) -> State:
         start = fed.initial(0)

@@ -108,7 +108,9 @@ class SFL(Method):
 
     def send(self, state: State, ids: Tensor) -> Message:
         read_out = state["mix"][state["sources"]].mean(0) @ state["models"]
-        return Message(shared=(read_out,), own=(state["mix"][ids] @ state["models"],))
+        order = ids.argsort()  # on several threads a product rounds by position, and a learned graph magnifies that
+        own = (state["mix"][ids[order]] @ state["models"])[order.argsort()]
+        return Message(shared=(read_out,), own=(own,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         models = with_rows(state["models"], replies.ids, replies.body[0])
