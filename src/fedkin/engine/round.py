@@ -214,12 +214,13 @@ class RoundClients:
         usual = shapes.most_common(1)[0][0] if shapes else None
         ragged = getattr(getattr(type(context.spec.method), name), "__ragged__", False)
         good, dropped = {}, {}
+        noisy = context.spec.privacy is not None and context.spec.privacy.level == "client"
         bounds = self._bounds({client: o.body for client, o in outcomes.items() if not o.error})
         for client, outcome in sorted(outcomes.items()):
             error = f"{QUARANTINED}{outcome.error}" if outcome.kind == "bad" else outcome.error
             if not error and not ragged and _shape(outcome) != usual:
                 error = f"{QUARANTINED}replied {_shape(outcome)} where the others replied {usual}"
-            if not error and (context.spec.privacy is not None or client in context.hostile):
+            if not error and (noisy or client in context.hostile):
                 # noise goes anywhere, and a simulated attacker knows the bounds: neither may be told by them
                 outcome = outcome._replace(body=clamped(outcome.body, bounds[client]))
             elif not error and (wrong := outside(outcome.body, bounds[client])):
