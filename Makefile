@@ -50,16 +50,19 @@ audit: $(READY)
 	$(BIN)/python scripts/audit.py
 
 # What users install: a wheel and an sdist in dist/. The wheel must run the demo from a fresh environment and folder.
-# dist/sbom.json (CycloneDX) lists every package of that environment with its version and license.
+# dist/sbom.json (CycloneDX) lists every package of an installation for real sites (the extras flower and privacy), with
+# its version and license.
 package: $(READY)
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && unset PYTHONPATH && mkdir "$$folder/empty" && \
+	  here=$$(pwd) && wheel=$$(echo "$$here"/dist/*.whl) && install="install --quiet --disable-pip-version-check" && \
 	  $(PYTHON) -m venv "$$folder/venv" && \
-	  "$$folder/venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl && \
-	  $(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json "$$folder/venv/bin/python" && \
+	  "$$folder/venv/bin/pip" $$install -c constraints.txt "$$wheel" && \
 	  cd "$$folder/empty" && ../venv/bin/fedkin demo && \
-	  ../venv/bin/python -c "from importlib import resources; assert (resources.files('fedkin') / 'py.typed').is_file()"
+	  ../venv/bin/python -c "from importlib import resources; assert (resources.files('fedkin') / 'py.typed').is_file()" && \
+	  cd "$$here" && "$$folder/venv/bin/pip" $$install -c constraints.txt "$$wheel[flower,privacy]" && \
+	  $(BIN)/cyclonedx-py environment --output-reproducible --of JSON -o dist/sbom.json "$$folder/venv/bin/python"
 
 # The documentation as a site in site/: it can be read from the disk and searched without a network. Warnings are errors.
 DOCS_READY := .venv/.docs-ready

@@ -20,7 +20,8 @@ def verdict(report: dict[str, list[dict[str, object]]]) -> tuple[int, str]:
     if not audited:
         return (
             3,
-            f"Nothing was audited: the database has none of {len(skipped)} packages, or cannot be reached from here.",
+            f"Nothing was audited: the database has none of {len(skipped)} packages, or cannot be reached from here. "
+            "Run it again where https://pypi.org can be reached.",
         )
     lines = [f"{len(audited)} packages were audited, {len(bad)} have known vulnerabilities."]
     for package in bad:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.bounds import check
+from fedkin.bounds import Bound, check
 from fedkin.client.settings import Training as Training
 
 if TYPE_CHECKING:
@@ -145,10 +145,17 @@ class Server:
     training: Training
     layout: Layout
     initial: Callable[[int], Tensor]
+    least_loss: float | None = 0.0
+    """The smallest value of the task's loss; None if it is not known."""
 
     @property
     def size(self) -> int:
         return len(self.n)
+
+    @property
+    def loss_bound(self) -> Bound:
+        """What a client's loss may be, for `Method.reply_bounds`."""
+        return Bound(least=self.least_loss)
 
     def equal_shares(self, *models: int) -> Tensor:
         """Each client's share in a model that nobody has trained yet: [clients], or [models, clients]."""
@@ -177,6 +184,12 @@ class UnusableReplies(ValueError):
     def __init__(self, clients: Iterable[int], why: str) -> None:
         self.clients = tuple(clients)
         super().__init__(why)
+
+
+def require(replies: Replies, fits: Iterable[bool], why: str) -> None:
+    """Raise `UnusableReplies` for the replies that do not fit. `why` follows the client's name: "replied with …"."""
+    if wrong := [client for client, fit in zip(replies.ids.tolist(), fits) if not fit]:
+        raise UnusableReplies(wrong, why)
 
 
 def client_function(function: Function) -> Function:
@@ -244,6 +257,14 @@ class Method(ABC):
         """Indices of the arrays of a reply that are differences or gradients. Defenses and privacy take all others as
         continuing the array of the same shape that the client was sent."""
         return ()
+
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        """What this client may send in arrays of a reply that are not parameters: losses, counts, choices. By index.
+
+        A reply outside is not merged, and its client is named. If a bound has no upper end, a number ten thousand times
+        larger than the median client's is outside.
+        """
+        return {}
 
     @property
     def averages(self) -> str:

@@ -10,7 +10,7 @@ import torch
 
 import fedkin
 from fedkin import Client, Message, Replies, Reply, Server
-from fedkin.engine.quarantine import outliers, suspects
+from fedkin.engine.quarantine import apart, outliers, suspects
 from fedkin.engine.runner import ClientError, reach
 from fedkin.methods.fedavg import FedAvg
 from fedkin.protocol import UnusableReplies
@@ -273,3 +273,54 @@ def test_outliers_and_suspects():
     assert list(suspects({0: 1.0, 1: 3e38, 2: 3e38, 3: 1.0})) == [(1, 2), (1,), (1, 2, 0)]
     assert list(suspects({0: 1.0, 1: 1.0}, merged=False)) == [], "the merge failed and nobody stands out"
     assert list(suspects({0: 1.0, 1: 3e38, 2: 1.0}, {0, 2}, merged=False)) == [(1,), (0, 2), (0,), (2,), (0, 1, 2)]
+
+
+@dataclass(frozen=True)
+class Creeping(FedAvg):
+    """FedAvg in which some clients return models that grow a hundredfold in every round: never a million at once."""
+
+    who: tuple[int, ...] = (1, 4)
+
+    def send(self, state, ids) -> Message:
+        return Message((state["model"],), (ids,))
+
+    def received(self, client: Client, message: Message):
+        return message.shared[0]
+
+    def local(self, client: Client, message: Message) -> Reply:
+        trained = fedkin.sgd(client, message.shared[0])
+        return Reply({}, (100 * trained if int(message.own[0]) in self.who else trained,))
+
+    def personal(self, client: Client, message: Message, trained):
+        return message.shared[0]
+
+
+def test_models_that_grow_slowly_are_noticed_before_they_overflow(fed):
+    """38 powers of ten fit into float32: at a hundredfold in each round, round 20 would hold NaN and end the run."""
+    run = fedkin.run(Creeping(), fed, rounds=30, lr=0.01, engine="serial", evaluate_every=0, save_models=False)
+    dropped = list(run.history.select("dropped"))
+    assert {record.client for record in dropped} == {1, 4}
+    assert "the models to send would reach" in str(dropped[0].value)
+    assert reach(run.state) <= 1e6
+    everybody = Creeping(who=tuple(range(6)))
+    grown = fedkin.run(everybody, fed, rounds=4, lr=1e-9, engine="serial", evaluate_every=0, save_models=False)
+    assert not list(grown.history.select("dropped")), "nobody stands apart"
+    assert reach(grown.state) > 1e6
+
+
+def test_signflip_does_not_end_a_run_of_pfedgat():
+    """Two of ten clients turn their updates around. Seen at seed 1: the merged model held NaN in round 25."""
+    fed = fedkin.federate("digits", clients=10, partition="dirichlet", alpha=0.5, seed=1, samples_per_client=40)
+    settings = {"rounds": 16, "lr": 0.2, "seed": 1, "engine": "serial", "evaluate_every": 0, "save_models": False}
+    run = fedkin.run("pfedgat", fed, attack="signflip:0.2:20", **settings)
+    dropped = list(run.history.select("dropped"))
+    assert dropped
+    assert {record.client for record in dropped} <= set(run.summary["hostile"])
+
+
+def test_who_stands_apart():
+    assert apart({0: 1.0, 1: 1.1, 2: 5.0, 3: 1.2, 4: 6.0}) == (2, 4)
+    assert apart({0: 1.0, 1: 1.1, 2: 1.2, 3: 1.9}) == (), "not twice the median"
+    assert apart({0: 1.0, 1: 50.0, 2: 60.0, 3: 70.0}) == (), "most clients are honest"
+    assert apart({0: 0.0, 1: 0.0, 2: 3.0}) == (2,)
+    assert apart({0: 9.0}) == ()

@@ -104,7 +104,8 @@ def test_a_clean_stop(start, tmp_path, number, keep):
     process.send_signal(number)
     _, err = process.communicate()
     assert process.returncode == 128 + number
-    assert "Stopped. The same command with the same --out resumes from the last checkpoint." in err
+    resumes = "Stopped. The same command with the same --out resumes from the last checkpoint."
+    assert (resumes if keep else "Stopped. Nothing is kept without --out: with --out FOLDER,") in err
     assert "Traceback" not in err
     wait_until_gone(workers)
     assert not list((tmp_path / "tmp").glob("*fedkin*"))

@@ -15,13 +15,14 @@ import fedkin
 from fedkin.cli.flags import parse_one
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import batches, sgd
+from fedkin.engine.reply_bounds import outside
 from fedkin.engine.runner import client_seed
 from fedkin.maths.mixing import average
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.pflic.method import PFLIC, within
 from fedkin.models.build import maker
 from fedkin.models.network import Network
-from fedkin.protocol import Client, Message, Replies, Server, Training
+from fedkin.protocol import Client, Message, Replies, Server, Training, UnusableReplies
 from fedkin.results.store import equal
 
 LR, BATCH, SEED = 0.1, 8, 4
@@ -310,7 +311,8 @@ def test_stability_is_so_many_rounds_without_a_change(small):
         state = method.init(server(small, n))
         out = []
         for identities in rounds:
-            state = method.merge(state, Message(), answers(small, range(4), [1] * 4, identities, [1.0] * 4, n))
+            told = [[]] * 4 if state["stable"] else identities  # a client that was sent one set chooses nothing
+            state = method.merge(state, Message(), answers(small, range(4), [1] * 4, told, [1.0] * 4, n))
             out.append(state["stable"])
         return out
 
@@ -340,17 +342,23 @@ def test_an_empty_cluster_is_seeded_with_the_worst_served_client(small):
     assert again["models"][1, :65].unique().item() == 20, "client 1 left cluster 1: now that one is seeded"
 
 
-def test_replies_that_do_not_fit_are_left_out(small):
+def test_replies_that_do_not_fit_are_named(small):
     n = [1, 1, 1, 1]
     good = answers(small, range(4), [10, 20, 30, 40], [[0], [1], [0], [1]], [1.0] * 4, n)
     rows, ids, losses = list(good.body[0]), list(good.body[1]), list(good.body[2])
     rows[1], ids[2], losses[3] = rows[1][:-1], torch.tensor([2]), torch.ones(2)
     method = PFLIC(clusters=2, restarts=1)
-    after = method.merge(method.init(server(small, n)), Message(), good._replace(body=(rows, ids, losses)))
-    assert after["identity"].tolist() == [0, -1, -1, -1]
-    assert after["models"][0].unique().tolist() == [10]
-    nobody = good._replace(body=([r[:3] for r in rows], ids, losses))
-    assert method.merge(after, Message(), nobody) is after
+    fed = server(small, n)
+    with pytest.raises(UnusableReplies) as found:
+        method.merge(method.init(fed), Message(), good._replace(body=(rows, ids, losses)))
+    assert found.value.clients == (1, 3)
+    bounds = method.reply_bounds(fed, 2)
+    assert outside(good.body[1][2:3], {0: bounds[1]}) == ""
+    assert "[0, 1]" in outside(ids[2:3], {0: bounds[1]})
+    settled = {**method.init(fed), "stable": True, "identity": torch.tensor([0, 1, 0, 1])}
+    with pytest.raises(UnusableReplies) as found:  # none of them was asked to choose a cluster
+        method.merge(settled, Message(), good)
+    assert found.value.clients == (0, 1, 2, 3)
 
 
 # ---- messages and costs

@@ -46,6 +46,9 @@ COMMANDS: dict[str, dict[str, str]] = {
         "completion SHELL": "Print a completion script: bash, zsh or fish.",
     },
 }
+ASKED_FOR = ("run", "compare", "tune", "sweep")
+"""Commands that keep what is done only with --out."""
+RESUMED = (*ASKED_FOR, "bench", "reproduce", "demo")
 NAMES = [usage.split()[0] for commands in COMMANDS.values() for usage in commands]
 
 
@@ -74,7 +77,7 @@ def _code(words: list[str]) -> int:
     except KeyboardInterrupt as stop:
         signals.ignore()
         code = 128 + getattr(stop, "number", 2)  # SIGTERM and SIGHUP end a run in the same way
-        print("Stopped. The same command with the same --out resumes from the last checkpoint.", file=sys.stderr)
+        print(f"Stopped. {_how_to_go_on(words)}".rstrip(), file=sys.stderr)
     except BrokenPipeError:  # `fedkin list | head`: the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
@@ -85,6 +88,15 @@ def _code(words: list[str]) -> int:
         code = 2
         print(f"fedkin: {text}", file=sys.stderr)
     return code
+
+
+def _how_to_go_on(words: list[str]) -> str:
+    """What a user does after a stop. Only some commands keep anything."""
+    if words[0] not in RESUMED:
+        return ""
+    if words[0] in ASKED_FOR and not any(word.startswith(("--out", "--config")) for word in words):
+        return "Nothing is kept without --out: with --out FOLDER, the same command resumes."
+    return "The same command with the same --out resumes from the last checkpoint."
 
 
 _shown = warnings.showwarning

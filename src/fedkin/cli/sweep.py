@@ -14,6 +14,7 @@ from fedkin.cli import config as configs
 from fedkin.cli import flags as parsing
 from fedkin.cli import settings
 from fedkin.cli.flags import Part, UserError
+from fedkin.engine import signals
 
 ABOUT = """\
 Run a method with every combination of the values in --grid, and choose the best by the mean over clients of the
@@ -81,7 +82,8 @@ def command(words: list[str]) -> int:
     if flags.sweep.seeds < 1:
         raise UserError(f"--seeds {flags.sweep.seeds}: at least one seed is needed.")
     plans = _plans(label, config, flags)
-    trials = sorted(_kept_trials(label, plans, flags), key=lambda trial: trial.rank)
+    with signals.stoppable():  # a signal ends a run, never the writing of the tables
+        trials = sorted(_kept_trials(label, plans, flags), key=lambda trial: trial.rank)
     best = trials[0]
     again = command_again(label, best, parsing.split_words(words)[1], {"grid"})
     if flags.output.json:
@@ -198,7 +200,8 @@ def _trials(label: str, plans: Sequence[Plan], flags: Any) -> list[Trial]:
     headline: dict[str, Any] = {}
     with settings.ray_cluster(options.engine == "ray", options.ray_address, options.workers):
         for seed in range(options.seed, options.seed + flags.sweep.seeds):
-            federation = settings.federation(flags, seed)
+            with signals.interruptible():
+                federation = settings.federation(flags, seed)
             for index, plan in enumerate(plans):
                 shown = ",".join([label, *(f"{k}={v}" for k, v in {**plan.fields, **plan.training}.items())])
                 result = run(

@@ -15,6 +15,7 @@ from fedkin.cli import flags as parsing
 from fedkin.cli import settings
 from fedkin.cli.flags import Part, UserError
 from fedkin.cli.sweep import Trial, command_again, parse_search, table_of, write_tables
+from fedkin.engine import signals
 
 ABOUT = """\
 Search the number fields of a method and the learning rate with Optuna, and choose the best by the mean over clients of
@@ -65,7 +66,8 @@ def command(words: list[str]) -> int:
             raise UserError(f"--{flag} {value} must be at least 1.")
     method = _method(label, config)
     space = search_space(method, flags.training, flags.tune.fields)
-    trials = _kept(label, method, space, flags)
+    with signals.stoppable():
+        trials = _kept(label, method, space, flags)
     best = trials[0]
     again = command_again(label, best, parsing.split_words(words)[1], {"budget", "fields"})
     if flags.output.json:
@@ -139,7 +141,8 @@ def _method(label: str, config: configs.Config) -> Any:
 
 
 def _kept(label: str, method: Any, space: Mapping[str, Range], flags: Any) -> list[Trial]:
-    """All trials, best first; with --out, in a folder that fedkin owns."""
+    """All trials, best first; with --out, in a folder that fedkin owns. A signal ends a run, never the writing of the
+    journal between two."""
     out = flags.output.out
     if out is None:
         return _search(label, method, space, flags, None)
@@ -211,7 +214,8 @@ class _objective:
 
         self.label, self.method, self.flags = label, method, flags
         self.seeds = range(flags.options.seed, flags.options.seed + flags.tune.seeds)
-        self.federations = {seed: settings.federation(flags, seed) for seed in self.seeds}
+        with signals.interruptible():
+            self.federations = {seed: settings.federation(flags, seed) for seed in self.seeds}
         self.task = task_of(settings.task(flags), self.federations[flags.options.seed], method)
         self.higher_is_better = self.task.higher_is_better
 

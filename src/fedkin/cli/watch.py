@@ -20,10 +20,10 @@ def command(words: list[str]) -> int:
     )
     from fedkin.report.watch import server
 
-    with server(folders, flags.port, lambda labels: bibtex(folders)) as made:
-        print(f"http://127.0.0.1:{made.server_port}/ shows {', '.join(folders)}. Ctrl-C ends it.", flush=True)
-        try:
+    try:
+        with server(folders, flags.port, lambda labels: bibtex(folders)) as made:
+            print(f"http://127.0.0.1:{made.server_port}/ shows {', '.join(folders)}. Ctrl-C ends it.", flush=True)
             made.serve_forever()
-        except KeyboardInterrupt:
-            print()
+    except KeyboardInterrupt:
+        print()
     return 0

@@ -235,9 +235,9 @@ def _score_ranges(task: Task) -> dict[str, tuple[float, float]]:
     out = {}
     for kind in SCORED:
         for metric in (*task.metrics, "loss"):
-            least, most = (-LARGEST_SCORE, LARGEST_SCORE) if metric == "loss" else task.known[metric].range
+            least, most = task.known[metric].range if metric != "loss" else (task.least_loss, LARGEST_SCORE)
             name = kind if metric == task.headline else f"{kind}_{metric}"
-            out[name] = (max(least, -LARGEST_SCORE), min(most, LARGEST_SCORE))
+            out[name] = (-LARGEST_SCORE if least is None else max(least, -LARGEST_SCORE), min(most, LARGEST_SCORE))
     return out
 
 

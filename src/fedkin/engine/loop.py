@@ -160,6 +160,7 @@ class Loop:
             training=spec.training,
             layout=net.layout,
             initial=lambda k: net.like(make(k)),
+            least_loss=spec.task.least_loss,
         )
         self.presence = Presence(self.fed, options.arrive, options.leave, options.rounds)
         self.context: RunContext | None = None

@@ -21,6 +21,7 @@ from fedkin.results.summary import QUARANTINED
 Clients = tuple[int, ...]
 NOT_FINITE = "the merged model would hold NaN or infinity"
 GROWTH = 1e6  # no merge of valid replies makes the numbers of a state a million times larger
+APART = 2.0  # a reply with numbers this many times the median client's may have made the models grow
 ATTEMPTS = 3  # number of the largest replies to leave out before giving up
 
 
@@ -41,14 +42,16 @@ def sound(
     if after is None and error is None:
         raise NoReplies
     why = f"the merge failed ({type(error).__name__}: {error})" if after is None else ""
-    why = why or problem(method, before, after or {}, clients.ids)
+    why = why or problem(method, before, after or {}, clients)
     if not why:
         assert after is not None
         return after
     reaches, odd, everybody = clients.reaches(), clients.odd_shapes(), clients.ids
-    if after is not None and why != NOT_FINITE and not outliers(reaches):
+    large = after is not None and why != NOT_FINITE
+    if large and not (outliers(reaches) or apart(reaches)):
+        assert after is not None
         return after  # the numbers of all replies have grown
-    for without in suspects(reaches, odd, merged=after is not None):
+    for without in suspects(reaches, odd, merged=after is not None, large=large):
         clients.start_again(everybody, without)
         mended, still = _again(method, before, clients)
         if not still:
@@ -94,44 +97,52 @@ def _again(method: Method, before: State, clients: RoundClients) -> tuple[State 
         raise
     except Exception as error:
         return None, str(error)
-    return after, problem(method, before, after, clients.ids) if after is not None else ""
+    return after, problem(method, before, after, clients) if after is not None else ""
 
 
-def problem(method: Method, before: State, after: State, ids: Tensor) -> str:
+def problem(method: Method, before: State, after: State, clients: RoundClients) -> str:
     """Why a merged state cannot be used; empty if it can.
 
-    A method may use NaN or infinity for unknown values. What matters is what clients would be sent.
+    A method may use NaN or infinity for unknown values. What matters is what clients would be sent. A hostile client
+    may make models grow slowly, a few times in each round: so they are also compared with those of the start.
     """
     size = reach(after)
     if not isfinite(size):
-        if not isfinite(reach(tuple(method.send(after, ids)))):
+        if not isfinite(reach(tuple(method.send(after, clients.ids)))):
             return NOT_FINITE
         size = reach(after, finite=True)
     start = reach(before, finite=True)
     if size > GROWTH * max(start, 1.0):
         return f"the merged state would reach {size:.2g}, after {start:.2g} in the round before"
+    start = max(clients.start_reach, 1.0)
+    if size > GROWTH * start and (sent := reach(tuple(method.send(after, clients.ids)))) > GROWTH * start:
+        return f"the models to send would reach {sent:.2g}, after {start:.2g} at the start of the run"
     return ""
 
 
-def suspects(reaches: Mapping[int, float], odd: Collection[int] = (), *, merged: bool = True) -> Iterator[Clients]:
+def suspects(
+    reaches: Mapping[int, float], odd: Collection[int] = (), *, merged: bool = True, large: bool = False
+) -> Iterator[Clients]:
     """Sets of clients to leave out, one after another, until a round can be used.
 
     First those with much larger numbers than others. If the merge failed, then those with unusual shapes, all
-    together and one by one; if it gave NaN, then those with the largest numbers.
+    together and one by one; if it gave NaN, not only `large` numbers, then those with the largest.
     """
     tried = set()
-    for without in _suspects(reaches, odd, merged):
+    for without in _suspects(reaches, odd, merged, large):
         if without and frozenset(without) not in tried:
             tried.add(frozenset(without))
             yield without
 
 
-def _suspects(reaches: Mapping[int, float], odd: Collection[int], merged: bool) -> Iterator[Clients]:
+def _suspects(reaches: Mapping[int, float], odd: Collection[int], merged: bool, large: bool) -> Iterator[Clients]:
     yield outliers(reaches)
     if merged:
+        yield apart(reaches)
+    if merged and not large:
         order = sorted(reaches, key=lambda client: (-reaches[client], client))
         yield from (tuple(order[:count]) for count in range(1, ATTEMPTS + 1))
-    elif odd:
+    elif not merged and odd:
         yield tuple(sorted(odd))
         yield from ((client,) for client in sorted(odd)[:ATTEMPTS])
         yield tuple(sorted({*odd, *outliers(reaches)}))
@@ -142,3 +153,14 @@ def outliers(reaches: Mapping[int, float]) -> Clients:
     ordered = sorted(reaches.values())
     usual = ordered[(len(ordered) - 1) // 2] if len(ordered) > 1 else 0.0
     return tuple(client for client, far in sorted(reaches.items()) if far > GROWTH * max(usual, 1.0))
+
+
+def apart(reaches: Mapping[int, float]) -> Clients:
+    """The clients above the widest gap in the upper half of the replies' numbers, if these are twice the median's."""
+    order = sorted(reaches, key=lambda client: (reaches[client], client))
+    first = len(order) // 2 + 1  # most clients are honest
+    gaps = [reaches[order[i]] / max(reaches[order[i - 1]], 1e-300) for i in range(first, len(order))]
+    if not gaps:
+        return ()
+    cut = first + gaps.index(max(gaps))
+    return tuple(sorted(order[cut:])) if reaches[order[cut]] >= APART * reaches[order[first - 1]] else ()

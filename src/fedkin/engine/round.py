@@ -11,12 +11,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedkin.bounds import Bound
 from fedkin.engine.checkpoint import Checkpoint
 from fedkin.engine.costs import Tally, message_bytes, nbytes
 from fedkin.engine.errors import by_reason, reported_once
 from fedkin.engine.faults import SLOW, FaultPlan
 from fedkin.engine.options import Options
 from fedkin.engine.recorder import Recorder
+from fedkin.engine.reply_bounds import clamped, outside, with_upper_ends
 from fedkin.engine.runner import ClientError, Outcome, RunSpec, Task, Work, client_seed, reach
 from fedkin.engine.trackers import Tracker
 from fedkin.protocol import Message, Method, Replies, Reply, Server, State, is_client_function
@@ -56,8 +58,10 @@ class RunContext:
     hostile: frozenset[int] = field(init=False)
     """Clients whose attacks are simulated."""
     defense: Defense | None = field(init=False)
+    start_reach: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.start_reach = reach(self.fed.initial(0), finite=True)
         self.faults = FaultPlan.read(self.options.faults, self.options.lost)
         attack = Attack.read(self.options.attack)
         self.hostile = frozenset(attack.hostile(self.fed.size, self.options.seed) if attack else ())
@@ -119,12 +123,21 @@ class RoundClients:
         self._replies.append(replies)
         return replies
 
+    @property
+    def start_reach(self) -> float:
+        """The largest magnitude in the initial model."""
+        return self._context.start_reach
+
     def reaches(self) -> dict[int, float]:
-        """The largest magnitude in each client's replies of this round so far."""
+        """The largest magnitude in each client's replies of this round so far. Numbers that have a bound of their own,
+        such as losses, do not count."""
         found: dict[int, float] = {}
+        method, fed = self._context.spec.method, self._context.fed
         for replies in self._replies:
             for i, client in enumerate(replies.ids.tolist()):
-                found[client] = max(found.get(client, 0.0), *(reach(part[i]) for part in replies.body), 0.0)
+                bounded = method.reply_bounds(fed, client)
+                parts = [part[i] for index, part in enumerate(replies.body) if index not in bounded]
+                found[client] = max(found.get(client, 0.0), reach(parts))
         return found
 
     def odd_shapes(self) -> dict[int, list[tuple[int, ...]]]:
@@ -201,10 +214,17 @@ class RoundClients:
         usual = shapes.most_common(1)[0][0] if shapes else None
         ragged = getattr(getattr(type(context.spec.method), name), "__ragged__", False)
         good, dropped = {}, {}
+        noisy = context.spec.privacy is not None and context.spec.privacy.level == "client"
+        bounds = self._bounds({client: o.body for client, o in outcomes.items() if not o.error})
         for client, outcome in sorted(outcomes.items()):
             error = f"{QUARANTINED}{outcome.error}" if outcome.kind == "bad" else outcome.error
             if not error and not ragged and _shape(outcome) != usual:
                 error = f"{QUARANTINED}replied {_shape(outcome)} where the others replied {usual}"
+            if not error and (noisy or client in context.hostile):
+                # noise goes anywhere, and a simulated attacker knows the bounds: neither may be told by them
+                outcome = outcome._replace(body=clamped(outcome.body, bounds[client]))
+            elif not error and (wrong := outside(outcome.body, bounds[client])):
+                error = f"{QUARANTINED}{wrong}"
             if not error and context.faults.hits("drop", context.fed, self._round, client, self._count):
                 error = "lost on the way"
             if not error:
@@ -215,6 +235,10 @@ class RoundClients:
         alike = all(o.error for o in outcomes.values()) and len(by_reason(dropped)) == 1
         self._drop(dropped, warn=not alike)  # if all of them fail for one reason, `explain` says it
         return good
+
+    def _bounds(self, bodies: Mapping[int, Sequence[Tensor]]) -> dict[int, dict[int, Bound]]:
+        method, fed = self._context.spec.method, self._context.fed
+        return with_upper_ends(bodies, {client: method.reply_bounds(fed, client) for client in bodies})
 
     def _defended(self, good: dict[int, Outcome], first: dict[int, int], message: Message) -> dict[int, Outcome]:
         """The replies after the run's defense. The history names outliers and those that were left out."""

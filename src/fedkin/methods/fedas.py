@@ -20,14 +20,14 @@ give clients that have trained little a small weight. Deviations: a client witho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedkin.bounds import NonNegative, Whole
+from fedkin.bounds import Bound, NonNegative, Whole
 from fedkin.client.parts import features, sgd_except
 from fedkin.client.steps import OTHER_EPOCHS, joined, without_extras
 from fedkin.client.training import sgd
@@ -69,6 +69,9 @@ class FedAS(Method):
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["body"],))
+
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        return {1: Bound(least=0)}
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         weights, trace = replies.weights, replies.body[1].double().flatten()

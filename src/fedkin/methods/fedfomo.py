@@ -13,7 +13,7 @@ Losses are on the client's validation examples; a client without any keeps its o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.bounds import Count, Fraction
+from fedkin.bounds import Bound, Count, Fraction
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
-from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, with_rows
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, require, with_rows
 
 CITATION = r"""@inproceedings{zhang2021personalized,
   title = {Personalized Federated Learning with First Order Model Optimization},
@@ -80,8 +80,17 @@ class FedFomo(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(own=([state["models"][self._offered(state, client)] for client in ids.tolist()],))
 
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        return {1: Bound(least=0, most=1 + 1e-6)}
+
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         trained, found = replies.body
+        counts = [len(self._offered(state, client)) for client in replies.ids.tolist()]
+        fits = (
+            len(share) == count and len(own) == state["models"].shape[1]
+            for share, count, own in zip(found, counts, trained)
+        )
+        require(replies, fits, "replied with other than a model and a weight for each model that it was sent")
         affinity, weights = state["affinity"].clone(), state["weights"].clone()
         for r, client in enumerate(replies.ids.tolist()):
             offered = self._offered(state, client)

@@ -19,7 +19,7 @@ both together. Buffers of batch norm are averaged with p_i.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.bounds import NonNegative, Whole
+from fedkin.bounds import Bound, NonNegative, Whole
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average, same_for_all, shares
 from fedkin.maths.steps import accumulation, local_steps, normalized_weights
@@ -98,6 +98,12 @@ class FedNova(Method):
         steps = local_steps(len(client.data.y), training.batch_size, epochs)
         way = accumulation(steps, lr=training.lr, momentum=training.momentum, mu=self.mu)  # ‖a_i‖₁
         return Reply({}, (trained, torch.tensor([way] if self.effective == "vector" else [way, steps])))
+
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        """‖a_i‖₁ and the number of steps: no client takes more steps than its examples allow."""
+        training = fed.training
+        steps = local_steps(int(fed.n[client]), training.batch_size, training.epochs)
+        return {1: Bound(least=1e-3, most=steps / (1 - training.momentum) * (1 + 1e-6))}
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         models, lengths = replies.body

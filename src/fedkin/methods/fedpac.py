@@ -20,14 +20,14 @@ Weights below 1e-3 are dropped, as in their code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedkin.bounds import Count, NonNegative
+from fedkin.bounds import Bound, Count, NonNegative
 from fedkin.client.parts import features, sgd_except
 from fedkin.client.steps import joined
 from fedkin.maths.collaboration import head_weights
@@ -80,6 +80,9 @@ class FedPAC(Method):
         centroids = (state["centroids"], state["has"]) if "has" in state else ()
         return Message(shared=(state["body"], *centroids), own=(heads,))
 
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        return {3: Bound(least=0, most=int(fed.n[client])), 5: Bound(least=0)}
+
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         bodies, heads, means, counts, h, variance = replies.body
         total = counts.sum(0)
@@ -109,7 +112,7 @@ class FedPAC(Method):
         z = features(client, start, data.x)
         means, counts = class_means(z, data.y, data.classes)
         h = means * (counts / len(z))[:, None]  # (3)
-        variance = (z.square().sum(1).mean() - h.square().sum()) / len(z)  # (4)
+        variance = (z.square().sum(1).mean() - h.square().sum()).clamp(min=0) / len(z)  # (4)
         with_head = sgd_except(client, start, layout.body, epochs=self.head_epochs, lr=self.head_lr or None)
         loss = self._aligned(message) if len(message.shared) > 1 and self.lam else None
         model = sgd_except(client, with_head, layout.head, loss=loss, first_epoch=self.head_epochs)

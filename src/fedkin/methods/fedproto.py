@@ -19,7 +19,7 @@ client's classes; `predict_by="head"` uses the client's own head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.bounds import NonNegative
+from fedkin.bounds import Bound, NonNegative
 from fedkin.client.parts import features
 from fedkin.client.training import sgd
 from fedkin.maths.prototypes import class_means
@@ -65,6 +65,9 @@ class FedProto(Method):
 
     def send(self, state: State, ids: Tensor) -> Message:
         return Message(shared=(state["prototypes"], state["known"]) if "known" in state else ())
+
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        return {1: Bound(least=0, most=int(fed.n[client]))}
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         means, counts = replies.body

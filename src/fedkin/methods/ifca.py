@@ -15,14 +15,14 @@ losses are computed once per round, and once per evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fedkin.bounds import Count
+from fedkin.bounds import Bound, Count
 from fedkin.client.choice import Choice, best_model
 from fedkin.client.evaluate import gradient
 from fedkin.client.training import sgd
@@ -91,6 +91,9 @@ class IFCA(Method):
         if self.share_body:
             return Message(shared=(state["models"][0, state["body"]], state["models"][:, state["head"]]))
         return Message(shared=(state["models"],))
+
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        return {1: Bound(least=0, most=self.clusters - 1)}
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         work, chosen = replies.body

@@ -30,7 +30,19 @@ from fedkin.bounds import Count, NonNegative, Whole
 from fedkin.client.steps import slope
 from fedkin.client.training import stream
 from fedkin.maths.mixing import average, same_for_all, shares
-from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, round_half_up
+from fedkin.protocol import (
+    Client,
+    Message,
+    Method,
+    Model,
+    Replies,
+    Reply,
+    Server,
+    State,
+    ragged,
+    require,
+    round_half_up,
+)
 
 CITATION = r"""@inproceedings{dinh2020personalized,
   title = {Personalized Federated Learning with Moreau Envelopes},
@@ -115,6 +127,8 @@ class PFedMe(Method):
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         state = {**state, "round": state["round"] + 1}
+        fits = (len(reply) in (0, len(state["model"])) for reply in replies.body[0])
+        require(replies, fits, "replied with a model of another length")
         there = [index for index, reply in enumerate(replies.body[0]) if len(reply)]
         if not there:
             return state

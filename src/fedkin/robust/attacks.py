@@ -12,7 +12,8 @@ An attack is NAME:FRACTION or NAME:FRACTION:STRENGTH. With u the change of a rep
 | backdoor | trains a fraction `strength` of its examples to be class 0 once a small pattern is on them | 0.5 |
 
 Who is hostile is a pure function of the run's seed. A hostile client still scores and stores its honest work: only what
-it sends, or trains on, is changed.
+it sends, or trains on, is changed. It knows which losses and counts a server accepts (`Method.reply_bounds`) and stays
+within.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ instead. With u_i the change of reply i against what client i was sent:
 
 If all clients were sent one model and the server averages, then median, krum and multikrum are exactly those of the
 papers, and trimmed is the winsorized mean, with the trimmed mean's breakdown point. Where each client is sent a model
-of its own, the safe change is applied to that model, so personal models stay personal. Clients that were sent the same
-model (up to rounding), at least five of them, are then judged by Krum among themselves.
+of its own, the safe change is applied to that model, so personal models stay personal. median and krum make all changes
+equal, so a method that looks for similar clients finds no differences: normbound and trimmed leave them. Clients that
+were sent the same model (up to rounding), at least five of them, are then judged by Krum among themselves.
 
 Every array of a reply is defended by itself; Krum and the report look at the largest one. Only arrays of equal shapes
 can be compared, and fewer than three cannot be judged.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedkin.methods.dcpfl.layerwise import overall, pick, put
 from fedkin.models.network import Layout
-from fedkin.protocol import Client, Replies, State, UnusableReplies
+from fedkin.protocol import Client, Replies, State, require
 
 SENT, DUE, LOSS = 1, 2, 4  # this message contains the layer; upload it; report the loss
 
@@ -50,9 +50,8 @@ def model_of(client: Client, part: Any, plan: Any) -> Tensor:
 
 def check_lengths(replies: Replies, part: int, lengths: list[int]) -> None:
     """Check the lengths of replies. The engine cannot, because they differ."""
-    found = [len(array) for array in replies.body[part]]
-    if wrong := [c for c, has, needs in zip(replies.ids.tolist(), found, lengths) if has != needs]:
-        raise UnusableReplies(wrong, "replied with fewer or more numbers than requested")
+    fits = (len(array) == length for array, length in zip(replies.body[part], lengths))
+    require(replies, fits, "replied with fewer or more numbers than requested")
 
 
 def missing_parts(state: State, labels: Tensor, models: Tensor, ids: Tensor, asks: Tensor) -> list[Tensor]:

@@ -25,7 +25,7 @@ Beside this file: discrepancy.py (eq. 3 and 5), tree.py (sec. III-B), curvature.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal
@@ -33,7 +33,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedkin.bounds import Count, Fraction, NonNegative, PositiveFraction, Whole
+from fedkin.bounds import Bound, Count, Fraction, NonNegative, PositiveFraction, Whole
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
 from fedkin.methods.dcpfl import view
@@ -246,6 +246,9 @@ class DCPFL(Method):
             group = int(torch.cdist(moved[:1], moved[1:], p=1).argmin())
         placed = {**state, "labels": labels.index_fill(0, torch.tensor([id]), group), "trial": None}
         return self.send(placed, torch.tensor([id])).for_position(0)
+
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        return {1: fed.loss_bound}
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         state = {**state, "event": {}}

@@ -21,7 +21,7 @@ Beside this file: relation.py (A), experts.py (p_e and π).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedkin.bounds import Count, NonNegative, Positive
+from fedkin.bounds import Bound, Count, NonNegative, Positive
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import averaged, same_for_all
 from fedkin.methods.kin.experts import EXPERTS, Expert, expert_probabilities, mixture_weights, outputs
@@ -75,6 +75,9 @@ class Kin(Method):
     def send(self, state: State, ids: Tensor) -> Message:
         mean, kin = (state["mean"],), (self._weights_of(state, ids) @ state["models"],)
         return Message(shared=mean if self.relation != "kin" else (), own=kin if self.relation != "mean" else ())
+
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        return {1: Bound(least=0, most=1)}
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         known, took_kin = state["known"].clone(), state["took_kin"].clone()

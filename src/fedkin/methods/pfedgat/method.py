@@ -21,7 +21,7 @@ answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -32,7 +32,7 @@ from fedkin.bounds import Bound, Count, FractionBelow1, NonNegative, Positive
 from fedkin.client.evaluate import evaluate, gradient
 from fedkin.client.training import sgd
 from fedkin.methods.pfedgat import attention as maths
-from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, with_rows
+from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, require, with_rows
 
 MEMORY_LIMIT = 1 << 30  # bytes of W, a and the optimizer's moments
 HEADS_SHOWN = 50  # with more clients the history holds only the mean over heads
@@ -149,8 +149,19 @@ class PFedGAT(Method):
         # one byte asks for feedback: feedback on a model of an older graph could not be used
         return Message(own=(state["mixed"][ids], torch.isin(ids, state["nodes"])))
 
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        return {1: fed.loss_bound}
+
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
+        asked = torch.isin(replies.ids, state["nodes"]).tolist()
+        fits = (self._fits(state, a, *map(len, parts)) for a, parts in zip(asked, zip(*replies.body)))
+        require(replies, fits, "replied with other than a model and the feedback that it was asked for")
         return self._mix(self._learn(state, sent, replies), replies)
+
+    def _fits(self, state: State, asked: bool, model: int, loss: int = 0, slope: int = 0) -> bool:
+        """Check the lengths of a reply's arrays: the engine does not, because feedback may be missing."""
+        expected = state["parameters"] * loss if self.feedback == "gradient" else 0
+        return model == state["mixed"].shape[1] and loss in ((0, 1) if asked else (0,)) and slope == expected
 
     def _mix(self, state: State, replies: Replies) -> State:
         nodes, models = replies.ids, replies.body[0]

@@ -20,7 +20,7 @@ clients (sec. 5.2) never train. `restarts` and `reseed_empty` are ours (`pflic-r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
@@ -29,13 +29,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedkin.bounds import Count, Fraction, FractionBelow1, Whole
+from fedkin.bounds import Bound, Count, Fraction, FractionBelow1, Whole
 from fedkin.client.choice import best_model
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import average
 from fedkin.methods.pflic.selection import chosen, cluster_means, portions, turns_after
 from fedkin.models.network import Layout
-from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Reply, Server, State, ragged
+from fedkin.protocol import Client, Clients, Message, Method, Model, Replies, Reply, Server, State, ragged, require
 
 # Settings for `matters` under which phase 2 begins within a few rounds.
 SOON = {"restarts": 1, "stable_rounds": 1, "max_unstable_fraction": 0.9}
@@ -166,14 +166,16 @@ class PFLIC(Method):
         best, *rivals = sorted(starts, key=lambda start: inf if start["loss"] is None else start["loss"])
         return {**best, "rivals": rivals if best["round"] < self.restart_rounds else [], "tried": len(starts)}
 
+    def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:
+        return {1: Bound(least=0, most=self.clusters - 1), 2: fed.loss_bound}
+
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
-        good = [r for r, parts in enumerate(zip(*replies.body)) if self.fits(state, *parts)]
-        if not good:
-            return state
-        ids, n, share = replies.ids[good], replies.n[good], portions(replies.n[good])
-        trained, losses = (torch.stack([replies.body[part][r] for r in good]) for part in (0, 2))
-        losses = losses.flatten().double()
-        reported = torch.tensor([[*replies.body[1][r].tolist(), -1][0] for r in good])
+        one = [state["stable"] and known >= 0 for known in state["identity"][replies.ids].tolist()]
+        fits = (self.fits(state, settled, *parts) for settled, parts in zip(one, zip(*replies.body)))
+        require(replies, fits, "replied with arrays of other lengths than a model, a cluster and a loss")
+        ids, n, share = replies.ids, replies.n, portions(replies.n)
+        trained, losses = torch.stack(list(replies.body[0])), torch.cat(list(replies.body[2])).double()
+        reported = torch.tensor([[*identity.tolist(), -1][0] for identity in replies.body[1]])
         before = state["identity"][ids]
         labels = torch.where(reported < 0, before, reported).clamp(min=0)  # a client sent one set reports no identity
         identity = state["identity"].index_copy(0, ids, labels)
@@ -210,10 +212,11 @@ class PFLIC(Method):
             "stable": state["stable"] or (0 < self.stable_rounds <= calm and not trying),
         }
 
-    def fits(self, state: State, model: Tensor, identity: Tensor, loss: Tensor) -> bool:
-        """Check the shapes of a reply: the engine does not, because `identity` may be empty."""
-        known = model.shape == state["models"][0].shape and loss.shape == (1,)
-        return known and identity.tolist() in [[], *([i] for i in range(self.clusters))]
+    def fits(self, state: State, settled: bool, model: Tensor, identity: Tensor, loss: Tensor) -> bool:
+        """Check the shapes of a reply: the engine does not, because a client that was sent one set (`settled`) reports
+        no identity."""
+        chosen = 0 if settled or self.clusters == 1 else 1
+        return model.shape == state["models"][0].shape and loss.shape == (1,) and identity.shape == (chosen,)
 
     # ---- client
     @ragged
