@@ -80,11 +80,9 @@ def run(
     """
     if isinstance(method, str):
         from fedkin.methods import method as by_name
-        from fedkin.methods import split_training
 
         label = label or method
-        name, own = split_training(method)
-        method, settings = by_name(name), own | settings
+        method = by_name(method)
     if isinstance(federation, Arrays):
         raise ValueError("run needs clients: give fedkin.federate(data) instead of the data itself.")
     options, training = settled(options or Options(), training or Training(), settings)
