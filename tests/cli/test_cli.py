@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import fedkin
 from fedkin.cli.main import NAMES
 from fedkin.conformance import PROPERTIES
 from tests.cli.conftest import SMALL
@@ -99,9 +100,52 @@ def test_compare_gain_is_the_mean_difference_of_clients(tmp_path):
     assert 0 <= line.p_value <= 1
 
 
+def test_training_settings_after_a_name_hold_for_this_method_only(call, tmp_path):
+    words = ["local,lr=0.2", "fedavg,lr=0.1,batch-size=8", "fedavg-ft", *SMALL, "--lr", "0.03", "--out", tmp_path]
+    code, out, err = call("compare", *words)
+    assert code == 0, err
+    for folder, lr, batch in (
+        ("local,lr=0.2", 0.2, 16),
+        ("fedavg,lr=0.1,batch-size=8", 0.1, 8),
+        ("fedavg-ft", 0.03, 16),
+    ):
+        config = json.loads((tmp_path / folder / "seed-0" / "config.json").read_text())
+        assert (config["training"]["lr"], config["training"]["batch_size"]) == (lr, batch)
+    text = " ".join(out.split())
+    assert "lr 0.03, epochs 1, batch 16, seeds 1; local with lr 0.2; fedavg with lr 0.1, batch size 8" in text
+    made = json.loads((tmp_path / "comparison.json").read_text())
+    assert made["methods"][0]["gain"] is None, "training alone at its own rate is what gains are measured against"
+    assert all(line["gain"] is not None for line in made["methods"][1:])
+    alone = ["run", "fedavg,lr=0.1,batch-size=8", *SMALL, "--lr", "0.2", "--out", tmp_path / "alone"]
+    assert call(*alone)[0] == 0
+    config = json.loads((tmp_path / "alone" / "config.json").read_text())
+    assert (config["training"]["lr"], config["training"]["batch_size"]) == (0.2, 8), "a flag overrides the name"
+
+
+def test_clients_of_all_seeds_count_if_the_seeds_draw_their_own(call, tmp_path):
+    words = ["local", "fedavg", *SMALL, "--seeds", "3", "--out", tmp_path]
+    code, out, err = call("compare", *words)
+    assert code == 0, err
+    line = json.loads((tmp_path / "comparison.json").read_text())["methods"][1]
+    difference = []
+    for seed in range(3):
+        one, other = (
+            fedkin.History.load(tmp_path / m / f"seed-{seed}").values("personal", round=2) for m in ("fedavg", "local")
+        )
+        difference += [one[c] - other[c] for c in range(5)]
+    assert line["gain"] == pytest.approx(sum(difference) / 15)
+    assert line["gaining"] == sum(d > 0 for d in difference)
+    assert line["losing"] == sum(d < 0 for d in difference)
+    assert line["gaining"] + line["losing"] > 5
+    assert "No interval of the gain: the seeds have different clients" in " ".join(out.split())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["compare", "local,lr=fast"], "lr of local must be a number; it is 'fast'."),
+        (["compare", "local,lr=-1"], "lr=-1.0 must be above 0."),
+        (["run", "ditto,lrr=1"], "ditto has no field 'lrr'."),
         (["fly"], "There is no command 'fly'"),
         (["run", "fedavgg"], "Did you mean fedavg"),
         (["run", "fedavg", "fedprox"], "fedkin compare"),

@@ -81,3 +81,5 @@ def test_a_file_that_exists_is_kept(tables, capsys):
     assert call("clinics", "--label", "ill") == 2
     assert "clinics.toml exists" in capsys.readouterr().err
     assert Path("clinics.toml").read_text() == "# mine\n"
+    assert call("clinics", "--label", "ill", "--fresh") == 0
+    assert 'label = ["ill"]' in Path("clinics.toml").read_text()

@@ -94,3 +94,12 @@ def test_a_loss_is_minimized(call, tmp_path):
 def test_mistakes(fails, tmp_path, words, said):
     assert said in fails("sweep", *words, *(["--out", tmp_path / "out"] if words[1:] else []))
     assert not (tmp_path / "out").exists()
+
+
+def test_the_choice_can_be_named_in_a_comparison(call):
+    words = ["--grid", "lr=0.01,0.2", *SMALL, "--validation", "0.3"]
+    code, out, err = call("sweep", "fedprox,mu=0.5,epochs=2,lr=0.5", *words)
+    assert code == 0, err
+    rate = out.split("Best on validation: lr=")[1].split(".  ")[0].split(". ")[0]
+    assert "To run it: fedkin run fedprox,mu=0.5,epochs=2 --clients 5" in out
+    assert f"In a comparison: fedkin compare local fedprox,mu=0.5,epochs=2,lr={rate} …" in out

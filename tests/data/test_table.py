@@ -150,6 +150,8 @@ def test_a_comma_that_may_mean_two_things_is_asked_about(tmp_path):
     assert read(tmp_path, text, decimal=".").x.tolist() == [[1234], [5678]]
     with pytest.raises(ValueError, match="column 'p' have a decimal point, those of 'q' a decimal comma"):
         read(tmp_path, "p;q;y\n1.5;1,5;0\n")
+    with pytest.raises(ValueError, match="some numbers of column 'p' have a decimal point, others a decimal comma"):
+        read(tmp_path, "p;y\n1.5;0\n1,5;1\n")
 
 
 # ---- categories, missing cells, labels

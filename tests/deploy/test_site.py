@@ -251,6 +251,8 @@ def test_clients_have_the_same_numbers_in_whatever_order_they_are_written():
         ({"run.time_limit": 0.0}, "wait forever"),
         ({"run.engine": "pool"}, "known are rounds"),
         ({"training.speed": 1}, "known are lr"),
+        ({"method.name": "fedprox", "method.lam": 1.0}, "The app's config has method.lam; fedprox has mu"),
+        ({"method.name": "fedprox", "method.lam": 1.0}, "fedkin deploy init OTHER_FOLDER --method fedprox"),
         ({"method.mu": 1.0}, "the app's config has method.mu|The app's config has method.mu"),
         ({"method.name": "fedavgg"}, "Did you mean fedavg"),
         ({"color": "red"}, "its tables are method"),

@@ -539,7 +539,7 @@ def test_a_regression_is_shown_in_its_own_metric_with_an_answer_for_each_site(op
     expect(page.find("#answers th").nth(1)).to_have_text(f"north <b> (n = {made.sites[0].test_examples})")
     expect(page.find("#advice li")).to_have_text([site.advice for site in made.sites])
     text = page.find("#result").inner_text()
-    assert "Rmse on each client's own test examples" in text
+    assert "RMSE on each client's own test examples" in text
     assert "Lower is better." in text
     assert "ccuracy" not in text
     personal = {line.method: line.personal for line in made.lines}

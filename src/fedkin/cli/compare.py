@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedkin.cli import config as configs
@@ -20,7 +21,9 @@ Run several methods on the same clients, over seeds, and compare each client wit
 
 METHOD is a name from `fedkin list methods`, or your own as file.py:Class. A method's fields follow its name:
 
-fedkin compare local fedavg fedprox,mu=0.1 fedprox,mu=1"""
+fedkin compare local fedavg fedprox,mu=0.1 fedprox,mu=1
+
+Settings of the training may follow, too, for this method only: ditto,lr=0.1"""
 
 # Where the terminal is too narrow, the last of these are left out; --wide shows all.
 IMPORTANCE = (
@@ -63,10 +66,10 @@ def command(words: list[str]) -> int:
     names, rest = parsing.split_words(words)
     config = configs.read(rest)
     names = names or list(config.methods)
-    from fedkin.methods import method
+    from fedkin.methods import method, split_training
 
     for label in names:  # every name and field is checked before anything is read, written or removed
-        method(label)
+        method(split_training(label)[0])
     flags, extra = parsing.parse(
         rest,
         settings.parts(rest, config, run=CompareFlags(), output=TableFlags()),
@@ -104,13 +107,14 @@ def _check_labels(names: list[str], labels: tuple[str, ...]) -> None:
         raise UserError(f"--name needs a label for each METHOD, {len(names)} in all; given: {len(labels)}.")
     if len(set(labels)) < len(labels):
         raise UserError("--name: give each METHOD a label of its own.")
-    if any(label == "local" != name for name, label in zip(names, labels)):
+    if any(label == "local" != name.split(",")[0] for name, label in zip(names, labels)):
         raise UserError("--name: only the method 'local' can have the label 'local', against which gains are measured.")
 
 
 def run(names: list[str], flags: Any) -> Comparison:
     from rich.console import Console
 
+    from fedkin.methods import split_training
     from fedkin.report.words import partition_words
     from fedkin.results import comparison
 
@@ -123,6 +127,9 @@ def run(names: list[str], flags: Any) -> Comparison:
         f"lr {flags.training.lr:g}, epochs {flags.training.epochs}, batch {flags.training.batch_size}, "
         f"seeds {flags.own_run.seeds}"
     )
+    for name, label in zip_longest(names, flags.own_output.name):
+        if own := ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in split_training(name)[1].items()):
+            about += f"; {label or split_training(name)[0]} with {own}"
     if federation.mean_kld is not None:
         about += f"; mean pairwise KLD {federation.mean_kld:.2f}"
     with settings.ray_cluster(options.engine == "ray", options.ray_address, options.workers):

@@ -78,6 +78,14 @@ def read(words: Sequence[str]) -> Config:
     return _without_stale_options(config, words)
 
 
+def with_training(label: str, config: Config) -> tuple[str, Config]:
+    """Move settings of the training from a label, such as the rate in `ditto,lr=0.1`, to the values of the flags."""
+    from fedkin.methods import split_training
+
+    plain, own = split_training(label)
+    return plain, Config(config.methods, config.fields, {**config.values, **{_dashed(k): v for k, v in own.items()}})
+
+
 def _from_toml(content: dict[str, Any]) -> Config:
     values: dict[str, Any] = {}
     methods: tuple[str, ...] = ()

@@ -35,6 +35,8 @@ class InitFlags:
     """Metrics to compute; results are judged by the first one. By default the task's first metric."""
     out: Path | None = None
     """The file to write; by default FOLDER.toml in the current folder."""
+    fresh: bool = False
+    """Replace the file if it exists."""
 
 
 def command(words: list[str]) -> int:
@@ -49,8 +51,10 @@ def command(words: list[str]) -> int:
     out = flags.out or Path(f"{folder.resolve().name}.toml")
     if out.suffix != ".toml":
         raise UserError(f"--out {out} must end in .toml: that is what --config reads.")
-    if out.exists():
-        raise UserError(f"{out} exists: change it with an editor, remove it, or name another file with --out.")
+    if out.exists() and not flags.fresh:
+        raise UserError(
+            f"{out} exists: change it with an editor, or name another file with --out, or add --fresh to replace it."
+        )
     from fedkin.data import from_folder
     from fedkin.task import task
 

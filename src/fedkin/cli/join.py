@@ -15,6 +15,8 @@ from fedkin.cli.predict import opened
 class JoinFlags:
     data: Path | None = None
     """The newcomer's examples with their labels: a table like the run's, or an .npz with x and y."""
+    site: Path | None = None
+    """The newcomer's own file, if the run was made by sites over Flower; in place of --data and --name."""
     name: str = ""
     """Name of the newcomer; by default the name of its file."""
     out: Path | None = None
@@ -29,13 +31,29 @@ def command(words: list[str]) -> int:
     from fedkin.results.joining import check_target
 
     run = opened(names, "join")
-    if flags.data is None:
+    deployed = run.config["federation"].get("engine") == "flower"
+    if flags.site is not None:
+        if flags.data is not None or flags.name:
+            raise UserError("--site names the newcomer and its examples: leave --data and --name out.")
+        if "joined" in run.config:
+            raise UserError(f"{names[0]} holds one client's model: a newcomer needs the folder of the server's run.")
+        if not deployed:
+            raise UserError("--site is for runs that sites made over Flower: give --data FILE.")
+        from fedkin.deploy.newcomer import join
+
+        joined = join(run, flags.site)
+    elif flags.data is None:
         raise UserError("join needs --data FILE: the newcomer's examples with their labels.")
-    name = flags.name or flags.data.stem
-    if flags.out is not None:
-        check_target(flags.out, name)
-    x, y = run.examples_of(flags.data)
-    joined = run.join(name, x, y)
+    elif deployed and flags.data.suffix != ".npz":
+        raise UserError(
+            "This run was made by sites over Flower, and each says in its own file how its table is read: give "
+            "--site FILE in place of --data, with a file like that of any site."
+        )
+    else:
+        if flags.out is not None:
+            check_target(flags.out, flags.name or flags.data.stem)
+        joined = run.join(flags.name or flags.data.stem, *run.examples_of(flags.data))
+    name = joined.name
     shown = {metric: f"{value:.3f}" for metric, value in joined.expected.items() if not isnan(value)}
     expected = ", ".join(f"{metric} {value}" for metric, value in shown.items())
     print(f"{name}: expect {expected} (measured in a trial, on {joined.examples} held-out examples)")

@@ -44,17 +44,18 @@ def command(words: list[str]) -> int:
     if not names and len(config.methods) != 1:
         raise UserError("run needs a METHOD before the flags, or one in the --config file.")
     label = names[0] if names else config.methods[0]
+    plain, config = configs.with_training(label, config)
     from rich.console import Console
 
     from fedkin.cli.terminal import console
     from fedkin.engine.loop import run
-    from fedkin.methods import method
+    from fedkin.methods import method, split_training
     from fedkin.registry import parse_label
     from fedkin.results.files import relabel
 
-    name, fields = parse_label(label)
+    name, fields = parse_label(plain)
     if config.methods and parse_label(config.methods[0])[0] == name:
-        fields = {**parse_label(config.methods[0])[1], **config.fields, **fields}
+        fields = {**parse_label(split_training(config.methods[0])[0])[1], **config.fields, **fields}
     default = method(name, **fields)
     flags, extra = parsing.parse(
         rest,

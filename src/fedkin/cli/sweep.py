@@ -66,13 +66,16 @@ def parse_search(words: list[str], own: Part, about: str) -> tuple[str, configs.
     names = names or list(config.methods)
     if len(names) != 1 and not parsing.wants_help(rest):
         raise UserError(f"{own.name} takes one METHOD before the flags; given: {' '.join(names) or 'none'}.")
+    label = names[0] if names else ""
+    if label:
+        label, config = configs.with_training(label, config)
     parts = [own, *settings.parts(rest, config)]
     flags, extra = parsing.parse(rest, parts, f"fedkin {own.name} METHOD", about, config.values)
     if extra:
         raise UserError(f"'{extra[0]}' is not expected here: METHOD comes first, then flags with their values.")
     if not flags.data.validation > 0:
         raise UserError(f"{own.name} chooses on validation examples: give --validation a value above 0.")
-    return names[0], config, flags
+    return label, config, flags
 
 
 def command(words: list[str]) -> int:
@@ -85,7 +88,7 @@ def command(words: list[str]) -> int:
     with signals.stoppable():  # a signal ends a run, never the writing of the tables
         trials = sorted(_kept_trials(label, plans, flags), key=lambda trial: trial.rank)
     best = trials[0]
-    again = command_again(label, best, parsing.split_words(words)[1], {"grid"})
+    again = command_again(label, best, words, {"grid"})
     if flags.output.json:
         print(json.dumps({"best": asdict(best), "command": again, "trials": _plain(trials)}, indent=2))
         return 0
@@ -96,6 +99,7 @@ def command(words: list[str]) -> int:
     unit = " %" if best.percent else ""
     print(f"Best on validation: {chosen}. Its test {best.metric}: {score(best.test, in_percent=best.percent)}{unit}.")
     print(f"To run it: {again}")
+    print(f"In a comparison: fedkin compare local {in_label(label, best, words)} …")
     if flags.output.out is not None:
         print(f"All runs and sweep.json, .csv and .tex are in {flags.output.out}.")
     return 0
@@ -244,14 +248,25 @@ def _plain(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 def command_again(label: str, best: Trial, words: Sequence[str], own: set[str]) -> str:
     """The command that runs the chosen combination; `own` are flags of the command that found it."""
-    from fedkin.registry import parse_label
-
-    name, fields = parse_label(label)
-    fields |= best.fields
+    name, fields = _as_given(label, words)
+    fields = {k: v for k, v in (fields | best.fields).items() if k not in best.training}
     named = ",".join([name, *(f"{k}={v}" for k, v in fields.items())])
     trained = [word for k, v in best.training.items() for word in (f"--{k.replace('_', '-')}", str(v))]
     dropped = {*own, "seeds", "out", "fresh", "json", "quiet", *(k.replace("_", "-") for k in best.training)}
-    return shlex.join(["fedkin", "run", named, *_without(words, dropped), *trained])
+    return shlex.join(["fedkin", "run", named, *_without(parsing.split_words(words)[1], dropped), *trained])
+
+
+def in_label(label: str, best: Trial, words: Sequence[str]) -> str:
+    """The chosen combination as a METHOD of `compare`, in which every method may have its own settings."""
+    name, fields = _as_given(label, words)
+    return shlex.quote(",".join([name, *(f"{k}={v}" for k, v in (fields | best.fields | best.training).items())]))
+
+
+def _as_given(label: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The METHOD with all that followed its name, settings of the training too."""
+    from fedkin.registry import parse_label
+
+    return parse_label(next(iter(parsing.split_words(words)[0]), label))
 
 
 def _without(words: Sequence[str], flags: set[str]) -> list[str]:

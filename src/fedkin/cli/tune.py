@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from fedkin.bounds import Bound
 from fedkin.cli import config as configs
-from fedkin.cli import flags as parsing
 from fedkin.cli import settings
 from fedkin.cli.flags import Part, UserError
-from fedkin.cli.sweep import Trial, command_again, parse_search, table_of, write_tables
+from fedkin.cli.sweep import Trial, command_again, in_label, parse_search, table_of, write_tables
 from fedkin.engine import signals
 
 ABOUT = """\
@@ -69,13 +68,14 @@ def command(words: list[str]) -> int:
     with signals.stoppable():
         trials = _kept(label, method, space, flags)
     best = trials[0]
-    again = command_again(label, best, parsing.split_words(words)[1], {"budget", "fields"})
+    again = command_again(label, best, words, {"budget", "fields"})
     if flags.output.json:
         listed = [_listed(trial) for trial in trials]
         print(json.dumps({"best": asdict(best), "command": again, "trials": listed}, indent=2))
         return 0
     _show(label, trials)
     print(f"To run it: {again}")
+    print(f"In a comparison: fedkin compare local {in_label(label, best, words)} …")
     if flags.output.out is not None:
         print(f"All trials are in tune.json, .csv and .tex in {flags.output.out}.")
     return 0

@@ -114,11 +114,13 @@ def _decimal(table: Table, reading: Reading, problems: Problems) -> str:
             for mark in decimal_evidence(cells):
                 found.setdefault(mark, []).append(name)
     if "." in found and "," in found:
-        problems.add(
-            f"the numbers of column '{found['.'][0]}' have a decimal point, those of '{found[','][0]}' a decimal "
-            "comma; use one of them throughout, or say which it is: decimal='.', --decimal .",
-            source=table.source,
-        )
+        both = [name for name in found["."] if name in found[","]]
+        if both:
+            what, how = f"some numbers of column '{both[0]}' have a decimal point, others", ""
+        else:
+            what = f"the numbers of column '{found['.'][0]}' have a decimal point, those of '{found[','][0]}'"
+            how = ", or say which it is: decimal='.', --decimal ."
+        problems.add(f"{what} a decimal comma; use one of them throughout{how}", source=table.source)
     elif set(found) == {"unclear"}:
         problems.add(
             "a comma before three digits may be a decimal comma or may separate thousands; say which it is: "

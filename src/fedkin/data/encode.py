@@ -83,7 +83,11 @@ def _shared(tables: Sequence[Table], reading: Reading, problems: Problems) -> li
         for name in own:
             if 2 * count[name] < len(tables):
                 where = [*table.columns, *table.unusable].index(name) + 1
-                problems.add(f"column {where} is in few of the other files; rename or ignore it", source=table.source)
+                problems.add(
+                    f"column {where} is in few of the other files; rename it, or ignore it by its name (ignore='…', "
+                    "--ignore …)",
+                    source=table.source,
+                )
         for name in table.unusable:
             if name not in unused:
                 problems.add("neither numbers nor texts; change or ignore it", source=table.source, column=name)

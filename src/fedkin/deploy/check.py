@@ -13,13 +13,7 @@ from fedkin.deploy.site import SiteConfig, introduce
 
 def check(path: Path) -> list[str]:
     """Describe what this site would send to the server. Raise if something is wrong with the site."""
-    if not path.is_file():
-        raise ValueError(f"There is no file {path}: give the site's own file, such as sites/north.toml.")
-    try:
-        given = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}.") from None
-    config = SiteConfig.read(given)
+    config = read_site(path)
     notes = _state(Path(config.state))
     info = decode_info(encode_info(introduce(config)))  # the server's own checks
     limits = [
@@ -35,6 +29,17 @@ def check(path: Path) -> list[str]:
         f"Limits of this site: {', '.join(limits) or 'none; see docs/deploying.md'}",
         *notes,
     ]
+
+
+def read_site(path: Path) -> SiteConfig:
+    """Read a site's own file."""
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}: give the site's own file, such as sites/north.toml.")
+    try:
+        given = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}.") from None
+    return SiteConfig.read(given)
 
 
 def _agreed(config: SiteConfig) -> str:

@@ -66,6 +66,13 @@ def read(config: Mapping[str, Any]) -> Plan:
     label = str(_taken(tables["method"], "name", "method.name", "the method, such as fedcedar"))
     default = method(label)
     known: dict[str, Any] = _defaults(default) if is_dataclass(default) else {}
+    if unknown := [name for name in tables["method"] if name not in known]:
+        has = ", ".join(known) or "no fields"
+        raise ValueError(
+            f"The app's config has method.{', method.'.join(unknown)}; {label} has {has}. For another method, replace "
+            "the table [tool.flwr.app.config.method] and run.out in app/pyproject.toml, or make another app, for the "
+            f"same sites: fedkin deploy init OTHER_FOLDER --method {label} …"
+        )
     made = method(label, **_typed(tables["method"], known, "method"))
     model = str(tables["model"].pop("name", "auto"))
     head = str(tables["model"].pop("head", "")) or None

@@ -305,7 +305,8 @@ flwr run app plain --stream
 
 The server's results are in `server/{method}`; each site's personal model in `sites/NAME/RUN/NAME/personal.safetensors`.
 There: `fedkin predict sites/NAME/RUN/NAME --client NAME --data new.csv`.
-The same command resumes a run that was stopped; remove `server/{method}` to start over.
+The same command resumes a run that was stopped; move `server/{method}` away to start over.
+A site that comes later, with a copy of that folder: `fedkin join server/{method} --site sites/NEW.toml --out DIR`.
 
 ## With TLS and keys
 

@@ -100,9 +100,13 @@ def show(outcome: Outcome, console: Console) -> None:
         for one in judged:
             if one.verdict == verdict:
                 found.setdefault(one.claim.text(), []).append(one.claim.above[1])
-        if found:
+        count = sum(len(columns) for columns in found.values())
+        if verdict in ("one seed", "two seeds") and found:
+            console.print(f"{count} claims are not judged: fewer than three seeds decide nothing. Add --seeds 3.")
+        elif verdict == "not measured" and found:
+            console.print(f"{count} claims are not judged: their cells have no results.")
+        elif found:
             text = "; ".join(f"{claim}: {', '.join(columns)}" for claim, columns in found.items())
-            count = sum(len(columns) for columns in found.values())
             console.print(f"{verdict} ({count}): {text}", markup=False, highlight=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedkin.registry import Entry, construct, load_path, lookup, parse_label, plug_ins
+from fedkin.registry import Entry, construct, convert, field_types, load_path, lookup, parse_label, plug_ins
 
 if TYPE_CHECKING:
     from fedkin.protocol import Method
@@ -336,6 +336,23 @@ def method(label: str, **fields: Any) -> Method:
     entry = lookup(METHODS, name, "method")
     made: Method = construct(entry.load(), name, {**entry.preset, **values})
     return made
+
+
+def split_training(label: str) -> tuple[str, dict[str, Any]]:
+    """`ditto,lam=1,lr=0.1` → ("ditto,lam=1", {"lr": 0.1}): the method, and the settings of its training. A method's own
+    field comes first if it has the name of such a setting."""
+    from fedkin.protocol import Training
+
+    name, values = parse_label(label)
+    if not values:
+        return label, {}
+    kind = load_path(name) if ":" in name else lookup(METHODS, name, "method").load()
+    own = field_types(kind) if is_dataclass(kind) else {}
+    kinds = {key: kind for key, kind in field_types(Training).items() if key not in own}
+    first, *options = label.split(",")
+    kept = [option for option in options if option.partition("=")[0].strip().replace("-", "_") not in kinds]
+    found = {key: convert(kinds[key], value, f"{key} of {name}") for key, value in values.items() if key in kinds}
+    return ",".join([first, *kept]), found
 
 
 def construct_own(kind: Any, name: str, values: dict[str, Any]) -> Method:

@@ -31,13 +31,14 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     """Everything that the page shows. Runs that differ only in their seed count as one method."""
     groups = _grouped(runs)
     federations: dict[str, dict[str, Any]] = {}
+    differing = _differing([members[0].config for members in groups.values()])
     methods = []
     for name, members in groups.items():
         for run in members:
             run.gathered.check(run.folder)
             found = {**run.gathered.federation(), "classes": class_names(run.config)}
             federations.setdefault(_federation_key(run), found)
-        methods.append(_method(name, members, len(groups)))
+        methods.append(_method(name, members, len(groups), differing))
     first = next(iter(groups.values()))[0]
     order = list(federations)
     for method in methods:
@@ -46,7 +47,7 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "title": _title(groups),
         "headline": _headline(runs),
-        "setting": _setting(first.config, first.folder),
+        "setting": _setting(first.config, first.folder, differing),
         "reference": next((name for name, members in groups.items() if _is_alone(name, members[0].config)), None),
         "federations": list(federations.values()),
         "methods": methods,
@@ -121,7 +122,7 @@ def _privacy(config: dict[str, Any], folder: Path) -> str:
     return text
 
 
-def _setting(config: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
+def _setting(config: dict[str, Any], folder: Path, differing: frozenset[str]) -> list[tuple[str, str]]:
     federation, training, options = config["federation"], config.get("training", {}), config["options"]
     chosen = ", ".join(f"{k} {v}" for k, v in (federation.get("partition_options") or {}).items())
     model = config.get("model", {}).get("name", "")
@@ -135,20 +136,29 @@ def _setting(config: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         ("attack", str(options.get("attack", ""))),
         ("defense", str(options.get("defend", ""))),
         ("privacy", _privacy(config, folder)),
-        ("training", ", ".join(_training(training))),
+        ("training", ", ".join(_training(training, differing))),
     ]
     return [(k, v) for k, v in rows if v]
 
 
-def _training(training: dict[str, Any]) -> Iterator[str]:
+def _differing(configs: Sequence[dict[str, Any]]) -> frozenset[str]:
+    """The settings of training that are not the same for all methods."""
+    trainings = [config.get("training", {}) for config in configs]
+    names = {name for training in trainings for name in training}
+    return frozenset(name for name in names if any(t.get(name) != trainings[0].get(name) for t in trainings))
+
+
+def _training(training: dict[str, Any], differing: frozenset[str]) -> Iterator[str]:
     """The settings of local training; the less common ones only if they are used."""
     unused = {"optimizer": "sgd", "schedule": "constant", "augment": "none", "decay_factor": 0.1}
     for name, value in training.items():
-        if name in USUAL or value not in (unused.get(name), 0):
+        if name in differing:
+            yield f"{name.replace('_', ' ')} by method"
+        elif name in USUAL or value not in (unused.get(name), 0):
             yield f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:g}'}"
 
 
-def _method(name: str, runs: list[Run], methods: int) -> dict[str, Any]:
+def _method(name: str, runs: list[Run], methods: int, differing: frozenset[str]) -> dict[str, Any]:
     histories = [run.gathered for run in runs]
     first, config = histories[0], runs[0].config
     rounds = shown_rounds(histories)
@@ -156,7 +166,8 @@ def _method(name: str, runs: list[Run], methods: int) -> dict[str, Any]:
     return {
         "name": name,
         "class": str(config.get("method", {}).get("class", "")).rpartition(":")[2],
-        "parameters": {k: v for k, v in config.get("method", {}).items() if k != "class"},
+        "parameters": {k: v for k, v in config.get("method", {}).items() if k != "class"}
+        | {k: v for k, v in config.get("training", {}).items() if k in differing},
         "sees_test": bool(config.get("sees_test")),
         "command": _command(config),
         "environment": {k: v for k, v in config.get("environment", {}).items() if k != "command"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ import numpy as np
 
 from fedkin.data.federation import Federation
 from fedkin.engine.loop import run
+from fedkin.engine.options import Options, settled
 from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
 from fedkin.methods import method as by_name
-from fedkin.protocol import Method
+from fedkin.methods import split_training
+from fedkin.protocol import Method, Training
 from fedkin.registry import parse_label
 from fedkin.report import tables
 from fedkin.results.files import relabel, write_bytes, write_json
@@ -57,6 +59,9 @@ class Line:
     gain_high: float | None = None
     """The 95 % interval of the gain for these clients, over draws of their test examples (and of seeds)."""
     one_class: tuple[str, ...] = ()
+    """Clients whose personal model predicts one class for every test example, in at least one seed."""
+    constant: int = 0
+    """Number of such models, over all seeds."""
     """Clients whose personal model predicts the same class for every test example."""
 
 
@@ -78,6 +83,8 @@ class Comparison:
     """Accuracy of always predicting each client's most frequent class, mean over clients."""
     reference: str = REFERENCE
     """The label of training alone, which gains are measured against."""
+    no_interval: str = ""
+    """Why the mean gains have no intervals; empty if they have."""
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -138,10 +145,15 @@ class Comparison:
         if undefined := [s.name for s in self.sites if all(cell.test is None for cell in s.cells.values())]:
             out.append(f"The {self.metric} is not defined at {tables.some(undefined)}: the means leave them out")
         if any(line.gain is not None and line.gain_low is None for line in self.lines):
-            out.append("No interval of the gain: at a client, too few test examples or no kept models")
-        for line in self.lines:
-            if line.one_class:
-                out.append(f"{line.method} predicts one class for every test example of {tables.some(line.one_class)}")
+            out.append(f"No interval of the gain: {self.no_interval or 'the models of a client were not kept'}")
+        constant = [line for line in self.lines if line.one_class]
+        if self.named:
+            for line in constant:
+                where = tables.some(line.one_class)
+                out.append(f"{line.method} predicts one class for every test example of {where}")
+        elif constant:
+            counts = ", ".join(f"{line.method} {line.constant}" for line in constant)
+            out.append(f"Personal models that predict one class for every test example: {counts}")
         return out
 
     def markdown(self) -> str:
@@ -205,9 +217,11 @@ def compare(
     **settings: Any,
 ) -> Comparison:
     """Run every method with every seed. `federations(seed)` makes the data of a seed; methods are names, with options
-    after commas: `fedprox,mu=1`; `names` are their labels in tables and figures. With `out`, each run has its folder
-    and finished ones are not run again, unless `fresh` removes them first."""
+    after commas: `fedprox,mu=1`, or `fedprox,mu=1,lr=0.1` where a method trains with its own settings. `names` are
+    their labels in tables and figures. With `out`, each run has its folder and finished ones are not run again, unless
+    `fresh` removes them first."""
     parsed = _methods(methods)
+    trainings = {label: _training(label, settings) for label in methods}
     shown = {label: (names or {}).get(label, label) for label in methods}
     summaries: dict[str, list[dict[str, Any]]] = {label: [] for label in methods}
     collected = {label: Collected() for label in methods}
@@ -235,7 +249,7 @@ def compare(
                     label=shown[label],
                     out=folder,
                     trackers=tracker(f"{shown[label]}, seed {seed}"),
-                    **settings,
+                    **{**settings, **trainings[label]},
                 )
                 if folder is not None:
                     relabel(folder, shown[label])
@@ -279,10 +293,11 @@ def _compared(
     """The comparison from the results of the runs; methods by their labels in tables."""
     named = {shown[label]: found for label, found in collected.items()}
     same = _same_clients(federations)
-    reference = shown.get(REFERENCE, REFERENCE)
+    alone = _alone(collected)
+    reference = shown.get(alone, alone)
     draws = Draws(named if same else {}, len(federations[0]), task, reference)
     lines = [
-        _line(shown[label], summaries[label], found, collected.get(REFERENCE), draws, wall[label])
+        _line(shown[label], summaries[label], found, collected.get(alone), draws, wall[label], same=same)
         for label, found in collected.items()
     ]
     first = federations[0]
@@ -295,6 +310,7 @@ def _compared(
         named=first.names != tuple(f"client {i}" for i in range(len(first))),
         majority_rate=float(np.mean(rates)) if rates else None,
         reference=reference,
+        no_interval=draws.no_interval(first.names) if same else "the seeds have different clients",
     )
 
 
@@ -331,7 +347,20 @@ def _methods(labels: Sequence[str]) -> dict[str, Method]:
             raise ValueError(
                 f"'{other}' and '{label}' would share the folder {check_label(label)}: compare them separately."
             )
-    return {label: by_name(name, **fields) for label in labels for name, fields in [parse(label)]}
+    return {label: by_name(split_training(label)[0]) for label in labels}
+
+
+def _training(label: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `run` that hold for this method only. A wrong value is refused before anything runs."""
+    own = split_training(label)[1]
+    settled(Options(), settings.get("training") or Training(), own)
+    return own
+
+
+def _alone(labels: Iterable[str]) -> str:
+    """The label of training alone: `local`, else the first with settings of its own, such as `local,lr=0.1`."""
+    found = [label for label in labels if parse(label)[0] == REFERENCE]
+    return next((label for label in found if label == REFERENCE), found[0] if found else REFERENCE)
 
 
 parse = parse_label
@@ -344,6 +373,8 @@ def _line(
     reference: Collected | None,
     draws: Draws,
     wall: float,
+    *,
+    same: bool,
 ) -> Line:
     personal = [s["personal"]["mean"] for s in summaries]
     received = [s["received"]["mean"] for s in summaries if "received" in s]
@@ -351,7 +382,9 @@ def _line(
     low, high = None, None
     if reference is not None and reference is not found:
         clients = sorted({client for seed in found.test for client in seed})
-        each = [gain_of(found, reference, client, draws.sign) for client in clients]
+        # client 0 of another seed is another client, unless the data names its clients
+        seeds = [(found, reference)] if same else list(zip(found.by_seed(), reference.by_seed()))
+        each = [gain_of(one, other, client, draws.sign) for one, other in seeds for client in clients]
         difference = np.array([value for value in each if value is not None])
         if len(difference):
             gain = float(difference.mean())
@@ -379,6 +412,7 @@ def _line(
         gain_low=low,
         gain_high=high,
         one_class=tuple(dict.fromkeys(name for s in summaries for name in s.get("one_class", ()))),
+        constant=sum(len(s.get("one_class", ())) for s in summaries),
     )
 
 

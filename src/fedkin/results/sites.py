@@ -69,6 +69,10 @@ class Collected:
         kept = run.with_models if len(federation) <= MOST_CLIENTS else ()
         self.predictions.append({run.clients.index(name): _predictions(run, federation, name) for name in kept})
 
+    def by_seed(self) -> list[Collected]:
+        """The test scores of each seed by themselves."""
+        return [Collected(test=[scores]) for scores in self.test]
+
 
 def _predictions(run: Run, federation: Federation, name: str) -> Predictions:
     """A client's personal model on its test examples."""
@@ -117,6 +121,16 @@ class Draws:
         if len(there) < clients or any(self.too_few.values()):
             return None
         return interval(self.sign * np.mean(there, axis=0), sum(self.examples.values()))
+
+    def no_interval(self, names: Sequence[str]) -> str:
+        """Why the mean gain of these clients has no interval; empty if it may have one."""
+        if len(names) > MOST_CLIENTS:
+            return f"there are more than {MOST_CLIENTS} clients"
+        for client, why in self.too_few.items():
+            if why:
+                others = sum(map(bool, self.too_few.values())) - 1
+                return f"{names[client]}{f' and {others} more' if others else ''}: {why}"
+        return ""
 
 
 def answers(

@@ -1,7 +1,8 @@
 // The other sections: result, learning, who benefits, clients, costs, how it was made.
 
 // ---- result
-const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const capital = (text) =>
+  ["auc", "mae", "mse", "rmse"].includes(text) ? text.toUpperCase() : text[0].toUpperCase() + text.slice(1);
 const wrappable = (name) => name.replaceAll(",", ",\u200b"); // a long name may wrap at its commas
 function renderResult() {
   const body = document.querySelector("#result .body"),
