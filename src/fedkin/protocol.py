@@ -18,13 +18,15 @@ from torch import Tensor
 
 from fedkin.bounds import check
 from fedkin.client.settings import Training as Training
+from fedkin.maths.table import ClientTable
 
 if TYPE_CHECKING:
     from fedkin.models.network import Layout, Network
 
-State = dict[str, Any]  # named arrays and numbers, nothing else: it is written to safetensors and JSON
+State = dict[str, Any]  # named arrays, tables and numbers, nothing else: it is written to safetensors and JSON
 Model = Tensor | dict[str, Tensor]  # a flat vector, or named arrays where a method uses more than one network
 Function = TypeVar("Function", bound=Callable[..., Any])
+Rows = TypeVar("Rows", Tensor, ClientTable)
 
 
 class Message(NamedTuple):
@@ -360,8 +362,10 @@ def needs_validation_examples(method: Method, validation: float | None) -> list[
     ]
 
 
-def with_rows(table: Tensor, ids: Sequence[int] | Tensor, values: Tensor) -> Tensor:
-    """A copy of `table` in which the rows of `ids` are `values`."""
-    out = table.clone()
+def with_rows(table: Rows, ids: Sequence[int] | Tensor, values: Tensor) -> Rows:
+    """A copy of `table` in which the rows of `ids` are `values`. A `ClientTable` shares all others."""
+    if not isinstance(table, Tensor):
+        return table.with_rows(ids, values)
+    out: Any = table.clone()
     out[torch.as_tensor(ids)] = values
-    return out
+    return out  # type: ignore[no-any-return]

@@ -15,17 +15,21 @@ from fedkin.results.folder import is_own
 from fedkin.results.history import ALL
 from fedkin.results.personal import FROZEN
 
+AT_ONCE = 1 << 28  # bytes of models that are sent out at a time: not one for each of 10,000 clients
+
 
 def evaluate_all(
     context: RunContext, state: State, round: int, ids: Tensor, models: Path | None = None, *, record: bool = True
 ) -> None:
     """Record the scores of these clients after a round. Their personal models go to the folder `models` if given."""
     recorder, names = context.recorder, context.spec.federation.names
-    work = [
-        Evaluation(round, position, client, context.checkpoint.client(client), models)
-        for position, client in enumerate(ids.tolist())
-    ]
-    outcomes = context.engine.run(work, context.spec.method.send(state, ids))
+    outcomes = []
+    for part in ids.split(max(1, AT_ONCE // max(1, 4 * context.fed.layout.size))):
+        work = [
+            Evaluation(round, position, client, context.checkpoint.client(client), models)
+            for position, client in enumerate(part.tolist())
+        ]
+        outcomes += context.engine.run(work, context.spec.method.send(state, part))
     stop_at_own_faults(outcomes)
     explain(outcomes)
     files = {}

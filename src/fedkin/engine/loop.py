@@ -35,6 +35,7 @@ from fedkin.engine.runner import RunSpec
 from fedkin.engine.serial import Serial
 from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
+from fedkin.maths.table import TableError
 from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
 from fedkin.protocol import Method, Server, State, Training, needs_plain_sgd, needs_validation_examples
@@ -240,7 +241,7 @@ class Loop:
         try:
             try:
                 after = method.round(state, clients)
-            except (NoReplies, StorageError):
+            except (NoReplies, StorageError, TableError):
                 raise
             except Exception as raised:
                 error = raised

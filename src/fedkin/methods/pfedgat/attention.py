@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.protocol import Rows, with_rows
+
 Parameters = dict[str, Tensor]
 BLOCK = 1 << 16  # columns mixed at a time if only some rows change
 EPSILON = 1e-5  # of torch's LayerNorm
@@ -161,12 +163,12 @@ def adam(value: Tensor, slope: Tensor, moments: list[Tensor], step: int, lr: flo
     return value - lr * change, [first, second]
 
 
-def mixed_into(table: Tensor, ids: Tensor, allocation: Tensor, models: Tensor) -> Tensor:
-    """A copy of `table` (the only one made) in which row ids[i] is Σ_j allocation_ij models_j."""
+def mixed_into(table: Rows, ids: Tensor, allocation: Tensor, models: Tensor) -> Rows:
+    """A copy of `table` in which row ids[i] is Σ_j allocation_ij models_j."""
     if len(ids) == len(table):
-        return allocation[ids.argsort()] @ models
-    out = table.clone()
+        return with_rows(table, ids.sort().values, allocation[ids.argsort()] @ models)
+    out = torch.empty_like(models)
     for start in range(0, models.shape[1], BLOCK):
         part = slice(start, start + BLOCK)
-        out[ids, part] = allocation @ models[:, part]
-    return out
+        out[:, part] = allocation @ models[:, part]
+    return with_rows(table, ids, out)

@@ -31,6 +31,7 @@ from torch import Tensor
 from fedkin.bounds import Bound, Count, FractionBelow1, NonNegative, Positive
 from fedkin.client.evaluate import evaluate, gradient
 from fedkin.client.training import sgd
+from fedkin.maths.table import ClientTable
 from fedkin.methods.pfedgat import attention as maths
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, with_rows
 
@@ -110,7 +111,7 @@ class PFedGAT(Method):
         seed = int(fed.rng(0, 0x6A7).integers(1 << 62))
         gat = self._start(fed, torch.Generator().manual_seed(seed))
         return {
-            "mixed": fed.initial(0).repeat(fed.size, 1),
+            "mixed": ClientTable(fed.initial(0), fed.size),
             "R": torch.eye(fed.size),
             "nodes": torch.empty(0, dtype=torch.long),
             "models": torch.empty(0, fed.layout.size),
