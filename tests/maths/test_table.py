@@ -139,6 +139,7 @@ def test_places_of_rows_that_nobody_needs_are_used_again(in_file):
 
 def test_a_full_disk_is_named(in_file, monkeypatch):
     table = ClientTable(torch.zeros(1000), 10)
-    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(TableError, match="Cannot write clients' models"):
+    with open("/dev/full", "wb", buffering=0) as full:
         monkeypatch.setattr(table._file, "_file", full)
-        table.with_rows([1], torch.ones(1, 1000))
+        with pytest.raises(TableError, match="Cannot write clients' models"):
+            table.with_rows([1], torch.ones(1, 1000))

@@ -187,6 +187,26 @@ def needed(table: Table, mask: Tensor) -> Tensor:
     return torch.arange(len(mask))
 
 
+def blocks(table: Table, ids: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Ids and their rows, as in `ClientTable.blocks`."""
+    return table.blocks(ids) if isinstance(table, ClientTable) else iter([(ids, table[ids])])
+
+
+def weighted_sum(table: Table, ids: Tensor, weights: Tensor) -> Tensor:
+    """Σ weights_k table[ids_k]."""
+    out, done = torch.zeros(table.shape[1]), 0
+    for part, rows in blocks(table, ids):
+        out += weights[done : done + len(part)] @ rows
+        done += len(part)
+    return out
+
+
+def mean_of(table: Table, ids: Tensor) -> Tensor:
+    """The mean of these clients' vectors."""
+    total = sum((rows.sum(0) for _, rows in blocks(table, ids)), torch.zeros(table.shape[1]))
+    return total / len(ids)
+
+
 def mixed(weights: Tensor, table: Table) -> Tensor:
     """`weights @ table` for weights [..., clients]; rows in a file are read once, a block at a time."""
     if isinstance(table, Tensor) or table.in_memory:

@@ -26,8 +26,9 @@ from fedkin.bounds import Fraction, NonNegative, Positive
 from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
-from fedkin.maths.kmeans import gram, squared_distances
+from fedkin.maths.kmeans import gram_of, squared_distances
 from fedkin.maths.peers import attentive, heuristic
+from fedkin.maths.table import ClientTable, mixed, needed
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 CITATION = r"""@inproceedings{huang2021personalized,
@@ -76,25 +77,29 @@ class FedAMP(Method):
     # ---- server
     def init(self, fed: Server) -> State:
         return {
-            "models": fed.initial(0).repeat(fed.size, 1),
+            "models": ClientTable(fed.initial(0), fed.size),
             "known": torch.zeros(fed.size, dtype=torch.bool),
             "weights": torch.eye(fed.size),
             "parameters": fed.layout.parameters,
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
-        return Message(own=(state["weights"][ids] @ state["models"],))  # u_i = Σ_j ξ_ij w_j
+        return Message(own=(mixed(state["weights"][ids], state["models"]),))  # u_i = Σ_j ξ_ij w_j
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["known"].clone()
         known[replies.ids] = True
-        products = gram(models[:, : state["parameters"]])
+        silent = (~known).nonzero().flatten()
+        compared = known.index_fill(0, silent[:1], True)  # clients never heard have the same model: one stands for all
+        ids = needed(models, compared)
+        products, heard = gram_of(models, ids, state["parameters"]), known[ids].numpy()
         if self.heuristic:  # ξ_ij ∝ exp(σ cos(w_i, w_j))
-            weights = heuristic(cosine(products), known.numpy(), self.sigma, self.self_weight)
+            rows = heuristic(cosine(products), heard, self.sigma, self.self_weight)
         else:  # ξ_ij = α A'(‖w_i − w_j‖²)
-            weights = attentive(squared_distances(products), known.numpy(), self.alpha, self.sigma)
-        return {**state, "models": models, "known": known, "weights": torch.from_numpy(weights).float()}
+            rows = attentive(squared_distances(products), heard, self.alpha, self.sigma)
+        weights = _placed(torch.from_numpy(rows).float(), ids, silent)
+        return {**state, "models": models, "known": known, "weights": weights}
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -124,3 +129,16 @@ class FedAMP(Method):
     def describe(self, state: State) -> dict[str, Any]:
         own = state["weights"].diagonal()[state["known"]]
         return {"self_weight": own.mean(), "clipped": int((own < 1e-6).sum())}
+
+
+def _placed(rows: Tensor, ids: Tensor, silent: Tensor) -> Tensor:
+    """Weights [clients, clients] from those among `ids`, the first of the `silent` clients standing for all of them."""
+    size = len(ids) + len(silent) - int(torch.isin(silent, ids).sum())
+    if len(ids) == size:
+        return rows
+    out = torch.zeros(size, size)
+    out[ids] = torch.zeros(len(ids), size).index_copy_(1, ids, rows)
+    out[silent] = out[silent[0]]
+    out[silent, silent[0]] = 0
+    out[silent, silent] = rows[ids == silent[0], ids == silent[0]]
+    return out

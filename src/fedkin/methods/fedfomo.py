@@ -24,6 +24,7 @@ from torch import Tensor
 from fedkin.bounds import Count, Fraction
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
+from fedkin.maths.table import ClientTable
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, with_rows
 
 CITATION = r"""@inproceedings{zhang2021personalized,
@@ -58,7 +59,7 @@ class FedFomo(Method):
     # ---- server
     def init(self, fed: Server) -> State:
         return {
-            "models": fed.initial(0).repeat(fed.size, 1),
+            "models": ClientTable(fed.initial(0), fed.size),
             "known": torch.zeros(fed.size, dtype=torch.bool),
             "affinity": torch.zeros(fed.size, fed.size),
             "weights": torch.eye(fed.size),

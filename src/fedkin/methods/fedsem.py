@@ -34,6 +34,7 @@ from fedkin.client.training import sgd
 from fedkin.maths.centers import means, squared_to
 from fedkin.maths.kmeans import gram, kmeans
 from fedkin.maths.mixing import average, shares
+from fedkin.maths.table import ClientTable
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 CITATION = r"""@misc{xie2020multi,
@@ -85,7 +86,7 @@ class FedSEM(Method):
             "looked_at": looked_at[looked_at < fed.layout.parameters],
             "loss": 0.0,
         }
-        return state | ({"models": fed.initial(0).repeat(fed.size, 1)} if self.average == "last" else {})
+        return state | ({"models": ClientTable(fed.initial(0), fed.size)} if self.average == "last" else {})
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         first = len(fed.sample(1))
