@@ -46,6 +46,7 @@ class FedAMP(Method):
     citation = CITATION
     travels = "model both ways"
     stays = "model"
+    quadratic = "the weights ξ, and compares all clients that have answered in every round."
 
     heuristic: bool = False
     """HeurFedAMP: weights from the cosines of the models and a fixed own weight, instead of from distances."""

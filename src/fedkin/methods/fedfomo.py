@@ -41,6 +41,7 @@ class FedFomo(Method):
     citation = CITATION
     travels = "down: a few clients' models; up: model, weights"
     stays = "model"
+    quadratic = "the affinities P and the weights w."
     needs_validation = "clients weigh models by these losses, so each keeps its own model: this is local training."
 
     downloads: Count = 5

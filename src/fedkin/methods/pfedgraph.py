@@ -47,6 +47,7 @@ class PFedGraph(Method):
     citation = CITATION
     travels = "model both ways"
     stays = "nothing"
+    quadratic = "the graph, and compares all clients that have answered in every round."
 
     graph_lam: Positive = 0.8
     """λ_g: how close the rows of the graph stay to p. A large value gives FedAvg, a small one Local."""

@@ -53,6 +53,7 @@ class PFedGAT(Method):
     citation = CITATION
     travels = "model both ways, loss and its gradient up"
     stays = "nothing"
+    quadratic = "R."
 
     attention: Literal["gat", "gatv2", "direct"] = "gat"
     """gat: eq. (5). gatv2: aᵀ LeakyReLU(W₁h_i + W₂h_j), which can tell receivers apart. direct: no network, R is the
@@ -206,8 +207,11 @@ class PFedGAT(Method):
             slopes = replies.body[2] if bool(given.all()) else torch.stack([g for g in replies.body[2] if len(g)])
             rows[position] = maths.allocation_gradient(slopes, models)
         elif self.feedback == "delta":
-            update = sent.own[0][replies.position].sub_(replies.body[0])
-            rows[position] = maths.allocation_gradient(update[:, : models.shape[1]], models)[given]
+            found = []
+            for part in maths.parts(replies.body[0]):
+                update = sent.own[0][replies.position[part]].sub_(replies.body[0][part])
+                found.append(maths.allocation_gradient(update[:, : models.shape[1]], models))
+            rows[position] = torch.cat(found)[given]
         else:
             tilt = state["tilt"][nodes][:, nodes].float()
             R = maths.tilted(R, self.perturbation * tilt)  # removes the −

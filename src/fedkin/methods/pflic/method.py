@@ -171,7 +171,7 @@ class PFLIC(Method):
         if not good:
             return state
         ids, n, share = replies.ids[good], replies.n[good], portions(replies.n[good])
-        trained, losses = (torch.stack([replies.body[part][r] for r in good]) for part in (0, 2))
+        trained, losses = (_stacked(replies.body[part], good) for part in (0, 2))
         losses = losses.flatten().double()
         reported = torch.tensor([[*replies.body[1][r].tolist(), -1][0] for r in good])
         before = state["identity"][ids]
@@ -281,3 +281,10 @@ def _sets(message: Message) -> Tensor:
     sets = [*message.shared, *message.own][1]
     assert isinstance(sets, Tensor)
     return sets
+
+
+def _stacked(arrays: Tensor | list[Tensor], good: list[int]) -> Tensor:
+    """The arrays of the good replies as one, without a copy if that is what came."""
+    if isinstance(arrays, Tensor) and len(good) == len(arrays):
+        return arrays
+    return torch.stack([arrays[r] for r in good])

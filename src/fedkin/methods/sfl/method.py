@@ -51,6 +51,7 @@ class SFL(Method):
     citation = CITATION
     travels = "down: personal and global model; up: model"
     stays = "nothing"
+    quadratic = "the graph and its powers, and compares all clients that have answered in every round."
 
     learned: bool = False
     """SFL*: blend a learned graph into the other one."""
