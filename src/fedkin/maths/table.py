@@ -119,8 +119,8 @@ class _Row:
     """One written row: in memory, or in the file until nobody needs it any more."""
 
     def __init__(self, values: Tensor, file: _File | None) -> None:
+        self._file, self._at = file, -1
         self.largest = _largest(values)
-        self._file = file
         if file is None:
             self._values = values.clone()
         else:
@@ -133,7 +133,7 @@ class _Row:
             self._file.read(self._at, out, start)
 
     def __del__(self) -> None:
-        if self._file is not None and hasattr(self, "_at"):
+        if self._file is not None and self._at >= 0:  # a stop may come before the row is written
             self._file.free.append(self._at)
 
 

@@ -99,7 +99,7 @@ class FedAMP(Method):
             rows = heuristic(cosine(products), heard, self.sigma, self.self_weight)
         else:  # ξ_ij = α A'(‖w_i − w_j‖²)
             rows = attentive(squared_distances(products), heard, self.alpha, self.sigma)
-        weights = _placed(torch.from_numpy(rows).float(), ids, silent)
+        weights = _placed(torch.from_numpy(rows).float(), ids, silent, len(known))
         return {**state, "models": models, "known": known, "weights": weights}
 
     # ---- client
@@ -132,14 +132,15 @@ class FedAMP(Method):
         return {"self_weight": own.mean(), "clipped": int((own < 1e-6).sum())}
 
 
-def _placed(rows: Tensor, ids: Tensor, silent: Tensor) -> Tensor:
-    """Weights [clients, clients] from those among `ids`, the first of the `silent` clients standing for all of them."""
-    size = len(ids) + len(silent) - int(torch.isin(silent, ids).sum())
+def _placed(rows: Tensor, ids: Tensor, silent: Tensor, size: int) -> Tensor:
+    """Weights [clients, clients] from those among `ids`; the first of the `silent` clients stands for all of them."""
     if len(ids) == size:
         return rows
     out = torch.zeros(size, size)
-    out[ids] = torch.zeros(len(ids), size).index_copy_(1, ids, rows)
-    out[silent] = out[silent[0]]
-    out[silent, silent[0]] = 0
-    out[silent, silent] = rows[ids == silent[0], ids == silent[0]]
+    out[ids[:, None], ids] = rows
+    row = out[silent[0]].clone()
+    own = float(row[silent[0]])
+    row[silent[0]] = 0
+    out[silent] = row
+    out[silent, silent] = own
     return out
