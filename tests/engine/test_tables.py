@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fedkin
+from fedkin.engine import evaluation
 from fedkin.engine.trackers import Tracker
 from fedkin.maths import table as tables
 from fedkin.maths.table import ClientTable
@@ -80,6 +81,18 @@ def test_a_run_that_was_stopped_has_the_same_bits(name, fed, in_file, tmp_path):
     assert equal(fedkin.load(tmp_path / "stopped").state, straight.state)
     x, y = fed.data(0).train
     assert fedkin.load(tmp_path / "straight").join("east", x, y).expected
+
+
+@pytest.mark.parametrize("name", ["kin", "fedavg"])
+def test_very_many_clients_are_measured_a_few_at_a_time(name, fed, monkeypatch):
+    whole = run(name, fed)
+    monkeypatch.setattr(evaluation, "MANY", 0)
+    monkeypatch.setattr(evaluation, "AT_ONCE", 3 * 4 * 1000)  # a model or a few
+    parts = run(name, fed)
+    for metric in ("personal", "personal_loss", "received_loss"):
+        ours, theirs = ({(r.round, r.client): r.value for r in x.history.select(metric)} for x in (parts, whole))
+        assert ours.keys() == theirs.keys()
+        np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-4, atol=1e-5)
 
 
 def nameless() -> int:

@@ -15,7 +15,7 @@ from fedkin.results.folder import is_own
 from fedkin.results.history import ALL
 from fedkin.results.personal import FROZEN
 
-AT_ONCE = 1 << 28  # bytes of models that are sent out at a time: not one for each of 10,000 clients
+MANY, AT_ONCE = 1 << 28, 1 << 26  # bytes of models for all clients that are too many, and of those sent at a time then
 
 
 def evaluate_all(
@@ -24,7 +24,8 @@ def evaluate_all(
     """Record the scores of these clients after a round. Their personal models go to the folder `models` if given."""
     recorder, names = context.recorder, context.spec.federation.names
     outcomes = []
-    for part in ids.split(max(1, AT_ONCE // max(1, 4 * context.fed.layout.size))):
+    size = 4 * context.fed.layout.size
+    for part in ids.split(max(1, AT_ONCE // size) if size * len(ids) > MANY else max(1, len(ids))):
         work = [
             Evaluation(round, position, client, context.checkpoint.client(client), models)
             for position, client in enumerate(part.tolist())

@@ -136,11 +136,10 @@ def _placed(rows: Tensor, ids: Tensor, silent: Tensor, size: int) -> Tensor:
     """Weights [clients, clients] from those among `ids`; the first of the `silent` clients stands for all of them."""
     if len(ids) == size:
         return rows
-    out = torch.zeros(size, size)
-    out[ids[:, None], ids] = rows
-    row = out[silent[0]].clone()
-    own = float(row[silent[0]])
+    first = ids == silent[0]
+    row = torch.zeros(size).index_copy_(0, ids, rows[first][0])
     row[silent[0]] = 0
-    out[silent] = row
-    out[silent, silent] = own
+    out = row.repeat(size, 1)
+    out[ids[:, None], ids] = rows
+    out[silent, silent] = rows[first, first]
     return out
