@@ -23,8 +23,9 @@ from torch import Tensor
 from fedkin.bounds import Count, NonNegative
 from fedkin.client.newcomer import best_fit
 from fedkin.client.training import sgd
+from fedkin.maths.centers import means
 from fedkin.maths.kmeans import gram_of, kmeans
-from fedkin.maths.table import ClientTable, weighted_sum
+from fedkin.maths.table import ClientTable
 from fedkin.methods.clusterfl import CITATION
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
@@ -79,9 +80,8 @@ class ClusterFLKMeans(Method):
         found = kmeans(gram_of(models, ids, state["parameters"]), self.clusters, restarts=self.restarts, rng=rng)
         labels = torch.full_like(state["labels"], -1)
         labels[ids] = torch.from_numpy(found.labels)
-        members = [ids[labels[ids] == k] for k in range(int(found.labels.max()) + 1)]
-        shares = [state["n"][inside].double() / state["n"][inside].double().sum() for inside in members]
-        centers = torch.stack([weighted_sum(models, *part) for part in zip(members, (s.float() for s in shares))])
+        empty = torch.zeros(int(found.labels.max()) + 1, models.shape[1])
+        centers = means(models, labels[ids], state["n"][ids], empty, ids)
         return {**state, "models": models, "labels": labels, "centers": centers}
 
     # ---- client
