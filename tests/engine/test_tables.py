@@ -95,6 +95,16 @@ def test_very_many_clients_are_measured_a_few_at_a_time(name, fed, monkeypatch):
         np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("participation", [0.4, 1.0])
+def test_fedamp_in_a_file_has_the_weights_of_all_and_takes_a_newcomer(participation, fed, monkeypatch, tmp_path):
+    usual = run("fedamp", fed, participation=participation, rounds=2)
+    monkeypatch.setattr(tables, "IN_MEMORY", 0)
+    filed = run("fedamp", fed, participation=participation, rounds=2, out=tmp_path)
+    np.testing.assert_allclose(made("fedamp").mixing(filed.state), made("fedamp").mixing(usual.state), atol=1e-4)
+    x, y = fed.data(0).train
+    assert filed.join("east", x, y).expected
+
+
 def nameless() -> int:
     """Number of files without a name that this process has open."""
     gc.collect()

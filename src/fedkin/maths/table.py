@@ -213,7 +213,8 @@ def mixed(weights: Tensor, table: Table) -> Tensor:
         return weights @ table[:]
     own = torch.zeros(len(table), dtype=torch.bool)
     own[table.written] = True
-    out = weights[..., ~own].sum(-1, keepdim=True) * table.default
-    for ids, rows in table.blocks((own & (weights != 0).reshape(-1, len(table)).any(0)).nonzero().flatten()):
-        out += weights[..., ids] @ rows
-    return out
+    flat = weights.reshape(-1, len(table))
+    out = flat[:, ~own].sum(1, keepdim=True) * table.default
+    for ids, rows in table.blocks((own & (flat != 0).any(0)).nonzero().flatten()):
+        out.addmm_(flat[:, ids], rows)
+    return out.view(*weights.shape[:-1], -1)
