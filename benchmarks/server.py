@@ -1,6 +1,6 @@
 """Server time and peak extra memory of a round of the four systems, with models of 1e6 parameters.
 
-    python benchmarks/server.py [--clients 125 250 500 1000] [--parameters 1000000]
+    python benchmarks/server.py [--clients 125 250 500 1000] [--parameters 1000000] [--repeats 2]
 
 Each cell runs in its own process, so that the peak memory is that of the cell. The matrix of client models that come in
 (4 GB for 1,000 clients) is a memory-mapped file without a name in TMPDIR. Extra memory is memory beyond that matrix, in
@@ -95,7 +95,7 @@ def resident() -> int:
     raise OSError("/proc/self/status has no RssAnon: this benchmark needs Linux.")
 
 
-def cell(system: str, clients: int, parameters: int) -> dict[str, float]:
+def cell(system: str, clients: int, parameters: int, repeats: int) -> dict[str, float]:
     fed = server(clients, parameters)
     vectors = models(fed)
     work = SYSTEMS[system](fed, vectors)
@@ -108,7 +108,7 @@ def cell(system: str, clients: int, parameters: int) -> dict[str, float]:
 
     threading.Thread(target=look, daemon=True).start()
     times = []
-    for _ in range(2):
+    for _ in range(repeats):
         begin = time.perf_counter()
         work()
         times.append(time.perf_counter() - begin)
@@ -120,10 +120,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[125, 250, 500, 1000])
     parser.add_argument("--parameters", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=2, help="of each cell; the fastest counts")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
-        print(json.dumps(cell(arguments.cell[0], int(arguments.cell[1]), arguments.parameters)))
+        print(json.dumps(cell(arguments.cell[0], int(arguments.cell[1]), arguments.parameters, arguments.repeats)))
         return
     print(f"Server seconds (extra memory in multiples of the models' matrix), {arguments.parameters} parameters")
     print(f"{'clients':22}" + "".join(f"{n:>16}" for n in arguments.clients))
@@ -131,7 +132,7 @@ def main() -> None:
         found, times = [], []
         for clients in arguments.clients:
             command = [sys.executable, __file__, "--cell", system, str(clients)]
-            command += ["--parameters", str(arguments.parameters)]
+            command += ["--parameters", str(arguments.parameters), "--repeats", str(arguments.repeats)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             got = json.loads(done.stdout)
             times.append(got["seconds"])
