@@ -1,30 +1,34 @@
 """Server time and peak extra memory of a round of the four systems, with models of 1e6 parameters.
 
-    python benchmarks/server.py [--clients 50 100 200 400] [--parameters 1000000]
+    python benchmarks/server.py [--clients 125 250 500 1000] [--parameters 1000000] [--repeats 2]
 
-Each cell runs in its own process, so that the peak memory is that of the cell. Extra memory is memory beyond the matrix
-of client models that came in, in multiples of that matrix; it includes the models that go out.
+Each cell runs in its own process, so that the peak memory is that of the cell. The matrix of client models that come in
+(4 GB for 1,000 clients) is a memory-mapped file without a name in TMPDIR. Extra memory is memory beyond that matrix, in
+multiples of it; it includes the models that go out, unless there is one for each client and they take more than 1 GiB:
+then they are in a file too (`fedkin.maths.table`). Growth is that of the time with the number of clients n.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from math import log
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import fedkin
 from fedkin.methods.dcpfl.discrepancy import pairwise_discrepancy
 from fedkin.methods.dcpfl.tree import group_tree
-from fedkin.protocol import Replies, Server, Training
+from fedkin.protocol import Message, Replies, Server, Training
 
 
 def server(clients: int, parameters: int) -> Server:
@@ -41,7 +45,8 @@ def models(fed: Server) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     start = fed.initial(0)
     direction = 0.02 * torch.randn(5, len(start), generator=generator)
-    out = torch.empty(fed.size, len(start))
+    file = tempfile.TemporaryFile()  # noqa: SIM115  (numpy keeps it open)
+    out = torch.from_numpy(np.memmap(file, np.float32, "w+", shape=(fed.size, len(start))))
     for i in range(fed.size):
         out[i] = start + direction[i % 5] + 0.01 * torch.randn(len(start), generator=generator)
     return out
@@ -57,7 +62,7 @@ def fedcedar(fed: Server, vectors: Tensor) -> Callable[[], object]:
 def pfedgat(fed: Server, vectors: Tensor) -> Callable[[], object]:
     method = fedkin.method("pfedgat", projection="random", feedback="delta")
     state = method.init(fed)
-    sent = method.send(state, fed.ids)
+    sent = Message(own=(fed.initial(0).expand(fed.size, -1),))  # as `send` gives it, without a copy for each client
     state = method.merge(
         state, sent, Replies(fed.ids, fed.n, (vectors,), fed.ids, 1)
     )  # so that there is a gradient step to take
@@ -83,10 +88,14 @@ LABEL = {"pfedgat": "pfedgat (projection)", "dcpfl": "dcpfl's one-off tree"}
 
 
 def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    """Bytes of memory without those of mapped files."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no RssAnon: this benchmark needs Linux.")
 
 
-def cell(system: str, clients: int, parameters: int) -> dict[str, float]:
+def cell(system: str, clients: int, parameters: int, repeats: int) -> dict[str, float]:
     fed = server(clients, parameters)
     vectors = models(fed)
     work = SYSTEMS[system](fed, vectors)
@@ -99,7 +108,7 @@ def cell(system: str, clients: int, parameters: int) -> dict[str, float]:
 
     threading.Thread(target=look, daemon=True).start()
     times = []
-    for _ in range(2):
+    for _ in range(repeats):
         begin = time.perf_counter()
         work()
         times.append(time.perf_counter() - begin)
@@ -109,24 +118,28 @@ def cell(system: str, clients: int, parameters: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, nargs="+", default=[50, 100, 200, 400])
+    parser.add_argument("--clients", type=int, nargs="+", default=[125, 250, 500, 1000])
     parser.add_argument("--parameters", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=2, help="of each cell; the fastest counts")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cell:
-        print(json.dumps(cell(arguments.cell[0], int(arguments.cell[1]), arguments.parameters)))
+        print(json.dumps(cell(arguments.cell[0], int(arguments.cell[1]), arguments.parameters, arguments.repeats)))
         return
     print(f"Server seconds (extra memory in multiples of the models' matrix), {arguments.parameters} parameters")
     print(f"{'clients':22}" + "".join(f"{n:>16}" for n in arguments.clients))
     for system in SYSTEMS:
-        found = []
+        found, times = [], []
         for clients in arguments.clients:
             command = [sys.executable, __file__, "--cell", system, str(clients)]
-            command += ["--parameters", str(arguments.parameters)]
+            command += ["--parameters", str(arguments.parameters), "--repeats", str(arguments.repeats)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             got = json.loads(done.stdout)
+            times.append(got["seconds"])
             found.append(f"{got['seconds']:.2f} s ({got['extra']:.2f}x)")
-        print(f"{LABEL.get(system, system):22}" + "".join(f"{text:>16}" for text in found), flush=True)
+        few, many = arguments.clients[0], arguments.clients[-1]
+        growth = f"  n^{log(times[-1] / times[0]) / log(many / few):.1f}" if many > few else ""
+        print(f"{LABEL.get(system, system):22}" + "".join(f"{text:>16}" for text in found) + growth, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,16 @@ from torch import Tensor
 
 from fedkin.bounds import Bound, check
 from fedkin.client.settings import Training as Training
+from fedkin.maths.table import ClientTable
 
 if TYPE_CHECKING:
     from fedkin.models.network import Layout, Network
 
-State = dict[str, Any]  # named arrays and numbers, nothing else: it is written to safetensors and JSON
+State = dict[str, Any]  # named arrays, tables and numbers, nothing else: it is written to safetensors and JSON
 Model = Tensor | dict[str, Tensor]  # a flat vector, or named arrays where a method uses more than one network
 Function = TypeVar("Function", bound=Callable[..., Any])
+MANY_PAIRS = 1 << 27  # bytes of a float32 matrix of clients × clients: about 5,800 clients
+Rows = TypeVar("Rows", Tensor, ClientTable)
 
 
 class Message(NamedTuple):
@@ -231,6 +234,9 @@ class Method(ABC):
     needs_validation: ClassVar[str] = ""
     """What this method is without validation examples, in a sentence, where it needs them to act. A run on clients that
     have none says so before round 1."""
+    quadratic: ClassVar[str] = ""
+    """What the server keeps for every pair of clients, and what else grows with them; empty if it keeps nothing. A run
+    with thousands of clients says so, with the size of such a matrix, before round 1."""
     matters: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """For `fedkin verify`, which changes each field and expects a different outcome: other settings that must hold for
     a field to have an effect (`{"fine_tune_epochs": {"fine_tune": True}}`) and, under its own name, the value to
@@ -377,6 +383,18 @@ def needs_plain_sgd(method: Method, training: Training) -> list[str]:
     ]
 
 
+def needs_few_clients(method: Method, clients: int) -> list[str]:
+    """A warning if the method keeps a number for every pair of clients and these are many."""
+    size = 4 * clients**2
+    if not method.quadratic or size < MANY_PAIRS:
+        return []
+    return [
+        f"With {clients} clients, memory and time of {type(method).__name__}'s server grow with their square: it keeps "
+        f"{method.quadratic} One matrix of clients × clients takes {size / 1e9:.1f} GB, and a round needs a few of "
+        "them. kin, ditto, pflic and fedcedar have no such matrix."
+    ]
+
+
 def needs_validation_examples(method: Method, validation: float | None) -> list[str]:
     """A warning if the method acts by validation examples and clients have none; None: how many is not known."""
     if not method.needs_validation or validation != 0:
@@ -387,8 +405,10 @@ def needs_validation_examples(method: Method, validation: float | None) -> list[
     ]
 
 
-def with_rows(table: Tensor, ids: Sequence[int] | Tensor, values: Tensor) -> Tensor:
-    """A copy of `table` in which the rows of `ids` are `values`."""
-    out = table.clone()
+def with_rows(table: Rows, ids: Sequence[int] | Tensor, values: Tensor) -> Rows:
+    """A copy of `table` in which the rows of `ids` are `values`. A `ClientTable` shares all others."""
+    if not isinstance(table, Tensor):
+        return table.with_rows(ids, values)
+    out: Any = table.clone()
     out[torch.as_tensor(ids)] = values
-    return out
+    return out  # type: ignore[no-any-return]

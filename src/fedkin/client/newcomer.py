@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedkin.client.evaluate import evaluate
+from fedkin.maths.table import mean_of
 from fedkin.protocol import Client, Message, Method, Replies, State, with_rows
 
 
@@ -23,7 +24,7 @@ def after_one_round(method: Method, state: State, client: Client, id: int) -> Me
     For methods that keep a model of each client in `models`, with `known` for those that have answered, and decide in
     `merge` who learns from whom. The newcomer starts from the mean of the known models.
     """
-    mean = state["models"][state["known"]].mean(0)
+    mean = mean_of(state["models"], state["known"].nonzero().flatten())
     state = {**state, "models": with_rows(state["models"], [id], mean)}
     ids = torch.tensor([id])
     sent = method.send(state, ids)

@@ -15,17 +15,22 @@ from fedkin.results.folder import is_own
 from fedkin.results.history import ALL
 from fedkin.results.personal import FROZEN
 
+MANY, AT_ONCE = 1 << 28, 1 << 26  # bytes of models for all clients that are too many, and of those sent at a time then
+
 
 def evaluate_all(
     context: RunContext, state: State, round: int, ids: Tensor, models: Path | None = None, *, record: bool = True
 ) -> None:
     """Record the scores of these clients after a round. Their personal models go to the folder `models` if given."""
     recorder, names = context.recorder, context.spec.federation.names
-    work = [
-        Evaluation(round, position, client, context.checkpoint.client(client), models)
-        for position, client in enumerate(ids.tolist())
-    ]
-    outcomes = context.engine.run(work, context.spec.method.send(state, ids))
+    outcomes = []
+    size = 4 * context.fed.layout.size
+    for part in ids.split(max(1, AT_ONCE // size) if size * len(ids) > MANY else max(1, len(ids))):
+        work = [
+            Evaluation(round, position, client, context.checkpoint.client(client), models)
+            for position, client in enumerate(part.tolist())
+        ]
+        outcomes += context.engine.run(work, context.spec.method.send(state, part))
     stop_at_own_faults(outcomes)
     explain(outcomes)
     files = {}

@@ -35,9 +35,18 @@ from fedkin.engine.runner import RunSpec
 from fedkin.engine.serial import Serial
 from fedkin.engine.signals import interruptible, stoppable
 from fedkin.engine.trackers import Tracker
+from fedkin.maths.table import TableError
 from fedkin.models.build import Source, check_outputs, maker, resolve
 from fedkin.models.network import Network
-from fedkin.protocol import Method, Server, State, Training, needs_plain_sgd, needs_validation_examples
+from fedkin.protocol import (
+    Method,
+    Server,
+    State,
+    Training,
+    needs_few_clients,
+    needs_plain_sgd,
+    needs_validation_examples,
+)
 from fedkin.registry import qualified
 from fedkin.results import checksums
 from fedkin.results.files import StorageError, read_json, write_bytes, write_json
@@ -203,12 +212,15 @@ class Loop:
         recorder = Recorder(history, self.spec.federation, device)
         warnings: list[str] = []
         if state is None:
+            crowd = needs_few_clients(self.spec.method, self.fed.size)
+            for text in crowd:
+                self._warn(text)  # now, because `init` may already need more memory than there is
             state = checked_state(self.spec.method, "init", self.spec.method.init(self.presence.server(1)))
             recorder.facts()
             warnings = self.spec.method.warnings(self.presence.server(1), options.rounds)
             warnings += needs_plain_sgd(self.spec.method, self.spec.training)
             warnings += needs_validation_examples(self.spec.method, self.spec.federation.description.get("validation"))
-            for text in warnings:
+            for text in [*crowd, *warnings]:
                 recorder.warning(text)
         checkpoint.start(self.config)
         engine = connect(self.spec, checkpoint) if connect is not None else self._engine()
@@ -241,7 +253,7 @@ class Loop:
         try:
             try:
                 after = method.round(state, clients)
-            except (NoReplies, StorageError):
+            except (NoReplies, StorageError, TableError):
                 raise
             except Exception as raised:
                 error = raised

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedkin.engine.round import NoReplies, RoundClients
 from fedkin.engine.runner import ClientError, reach
+from fedkin.maths.table import TableError
 from fedkin.protocol import Method, State, UnusableReplies
 from fedkin.results.files import StorageError
 from fedkin.results.summary import QUARANTINED
@@ -81,7 +82,7 @@ def _without(
         return (method.round(before, clients) if len(clients.ids) else None), None
     except NoReplies:
         return None, None
-    except StorageError:
+    except (StorageError, TableError):
         raise
     except Exception as error:
         return None, error
@@ -93,7 +94,7 @@ def _again(method: Method, before: State, clients: RoundClients) -> tuple[State 
         after = method.round(before, clients) if len(clients.ids) else None
     except NoReplies:
         return None, ""
-    except StorageError:
+    except (StorageError, TableError):
         raise
     except Exception as error:
         return None, str(error)

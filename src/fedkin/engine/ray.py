@@ -26,7 +26,7 @@ from fedkin.engine.ray_cluster import START_LIMIT, by_value, cluster, idle, on_l
 from fedkin.engine.runner import ClientRunner, Evaluation, Outcome, RunSpec, Task, Work, memory_of
 from fedkin.engine.scheduler import Line, Scheduler, WorkerDied
 from fedkin.protocol import Message
-from fedkin.results.files import write_bytes
+from fedkin.results.files import Content, write_bytes
 
 __all__ = ["Ray", "cluster", "on_loopback"]
 
@@ -71,9 +71,12 @@ class RayWorker:
 
         Ray shows a worker only the GPUs that it was given, so `cuda` is the right one."""
         self._written: dict[Path, bytes] = {}
-        self._runner = ClientRunner(spec, device=open_device(device), write=self._written.__setitem__)
+        self._runner = ClientRunner(spec, device=open_device(device), write=self._note)
         node: str = ray_module().get_runtime_context().get_node_id()
         return node, versions()
+
+    def _note(self, path: Path, content: Content) -> None:
+        self._written[path] = content if isinstance(content, bytes) else b"".join(content)
 
     def perform(self, work: Work, state: bytes | None, away: bool, shared: tuple[Packed, ...], *own: Packed) -> Done:
         message = Message(tuple(unpack(a) for a in shared), tuple(unpack(a) for a in own))

@@ -23,6 +23,7 @@ from fedkin.engine.device import Device, make_deterministic
 from fedkin.engine.errors import where
 from fedkin.engine.faults import spoiled
 from fedkin.engine.workspace import Workspace
+from fedkin.maths.table import ClientTable
 from fedkin.models.network import Network
 from fedkin.protocol import Client, Data, Examples, Message, Method, Model, Reply, State, Training
 from fedkin.results.files import StorageError, Write, write_bytes
@@ -377,6 +378,8 @@ def reach(value: Any, *, finite: bool = False) -> float:
         if isfinite(least) and isfinite(most):  # both are NaN if any number is
             return max(-least, most)
         return reach(value[torch.isfinite(value)]) if finite else inf
+    if isinstance(value, ClientTable):
+        return value.reach(finite=finite)
     if isinstance(value, float):
         return abs(value) if isfinite(value) else 0.0 if finite else inf
     if isinstance(value, dict):

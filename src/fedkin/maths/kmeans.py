@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
+from fedkin.maths.table import Table
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 BLOCK = 1 << 19  # numbers converted to float64 at a time: 4 MiB for models of any size
+FILE_BLOCK = 1 << 24  # numbers read from a table's file at a time: 64 MiB
 ROUNDING = float(np.finfo(np.float32).eps) ** 2  # a squared distance below this fraction of the squared norm is noise
 MOST_STEPS = 300  # as in scikit-learn; a few are usually enough
 # BLAS runs on one thread: its threads wait for each other in a busy loop, which took 5 to 40 times as long on shared
@@ -44,6 +47,20 @@ def gram(rows: Tensor, minus: Tensor | None = None, of: Tensor | None = None) ->
             if start is not None:
                 block -= start[:, at : at + step][index]
             out += block @ block.T  # numpy uses the symmetry and does half the work
+    return out
+
+
+def gram_of(table: Table, ids: Tensor, count: int, minus: Tensor | None = None) -> Floats:
+    """`gram` of the first `count` numbers of these clients' vectors, or of their differences from one vector. Rows in
+    a file are never all in memory."""
+    if isinstance(table, Tensor) or table.in_memory:
+        start = None if minus is None else minus[None, :count]
+        return gram(table[ids][:, :count], start, None if minus is None else ids * 0)
+    out = np.zeros((len(ids), len(ids)))
+    step = max(1, FILE_BLOCK // max(1, len(ids)))
+    for at in range(0, count, step):
+        to = min(at + step, count)
+        out += gram(table.columns(ids, at, to), None if minus is None else minus[None, at:to], ids * 0)
     return out
 
 

@@ -48,6 +48,7 @@ class ClusterFL(Method):
     citation = CITATION
     travels = "down: a vector of the model's size; up: parameters"
     stays = "model"
+    quadratic = "the indicator F, and three vectors for each client in memory."
 
     alpha: NonNegative = 0.1
     """α: L2 penalty on each model. At least β, or models can grow without bound."""

@@ -24,7 +24,8 @@ from fedkin.bounds import Count, NonNegative
 from fedkin.client.newcomer import best_fit
 from fedkin.client.training import sgd
 from fedkin.maths.centers import means
-from fedkin.maths.kmeans import gram, kmeans
+from fedkin.maths.kmeans import gram_of, kmeans
+from fedkin.maths.table import ClientTable
 from fedkin.methods.clusterfl import CITATION
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
@@ -52,7 +53,7 @@ class ClusterFLKMeans(Method):
     # ---- server
     def init(self, fed: Server) -> State:
         return {
-            "models": fed.initial(0).repeat(fed.size, 1),
+            "models": ClientTable(fed.initial(0), fed.size),
             "centers": fed.initial(0)[None],
             "labels": torch.full((fed.size,), -1),
             "n": fed.n if self.weighting == "size" else torch.ones_like(fed.n),
@@ -74,13 +75,13 @@ class ClusterFLKMeans(Method):
         models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["labels"] >= 0
         known[replies.ids] = True
-        heard = models[known]
+        ids = known.nonzero().flatten()
         rng = np.random.default_rng([replies.seed, 0xC1F])
-        found = kmeans(gram(heard[:, : state["parameters"]]), self.clusters, restarts=self.restarts, rng=rng)
+        found = kmeans(gram_of(models, ids, state["parameters"]), self.clusters, restarts=self.restarts, rng=rng)
         labels = torch.full_like(state["labels"], -1)
-        labels[known] = torch.from_numpy(found.labels)
-        empty = torch.zeros(int(found.labels.max()) + 1, heard.shape[1])
-        centers = means(heard, labels[known], state["n"][known], empty)
+        labels[ids] = torch.from_numpy(found.labels)
+        empty = torch.zeros(int(found.labels.max()) + 1, models.shape[1])
+        centers = means(models, labels[ids], state["n"][ids], empty, ids)
         return {**state, "models": models, "labels": labels, "centers": centers}
 
     # ---- client

@@ -43,6 +43,7 @@ class FedAGHN(Method):
     citation = CITATION
     travels = "model both ways"
     stays = "nothing"
+    quadratic = "weights for each layer, and two vectors for each client in memory."
 
     q: float = 1.0
     """Initial sharpness of the attention to other clients."""

@@ -4,7 +4,7 @@ Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. AAAI 2021.
 | symbol | here |
 |---|---|
 | w_i | state "models" at the server, state "model" at client i |
-| u_i, ξ_ij | what is sent; state "weights" |
+| u_i, ξ_ij | what is sent; state "weights", among the clients in "compared" |
 | A(x) = 1 − exp(−x/σ) | `peers.attentive` |
 | λ, α_k, σ, ξ_ii | lam, alpha, sigma, self_weight |
 
@@ -26,8 +26,9 @@ from fedkin.bounds import Fraction, NonNegative, Positive
 from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
-from fedkin.maths.kmeans import gram, squared_distances
+from fedkin.maths.kmeans import gram_of, squared_distances
 from fedkin.maths.peers import attentive, heuristic
+from fedkin.maths.table import ClientTable, Table, mixed, needed
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 CITATION = r"""@inproceedings{huang2021personalized,
@@ -45,6 +46,7 @@ class FedAMP(Method):
     citation = CITATION
     travels = "model both ways"
     stays = "model"
+    quadratic = "the weights ξ between clients that have answered, and compares all of them in every round."
 
     heuristic: bool = False
     """HeurFedAMP: weights from the cosines of the models and a fixed own weight, instead of from distances."""
@@ -75,26 +77,31 @@ class FedAMP(Method):
 
     # ---- server
     def init(self, fed: Server) -> State:
+        models, known = ClientTable(fed.initial(0), fed.size), torch.zeros(fed.size, dtype=torch.bool)
+        compared = _compared(models, known)
         return {
-            "models": fed.initial(0).repeat(fed.size, 1),
-            "known": torch.zeros(fed.size, dtype=torch.bool),
-            "weights": torch.eye(fed.size),
+            "models": models,
+            "known": known,
+            "compared": compared,
+            "weights": torch.eye(len(compared)),
             "parameters": fed.layout.parameters,
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
-        return Message(own=(state["weights"][ids] @ state["models"],))  # u_i = Σ_j ξ_ij w_j
+        return Message(own=(mixed(_weights_of(state, ids), state["models"]),))  # u_i = Σ_j ξ_ij w_j
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         models = with_rows(state["models"], replies.ids, replies.body[0])
         known = state["known"].clone()
         known[replies.ids] = True
-        products = gram(models[:, : state["parameters"]])
+        ids = _compared(models, known)
+        products, heard = gram_of(models, ids, state["parameters"]), known[ids].numpy()
         if self.heuristic:  # ξ_ij ∝ exp(σ cos(w_i, w_j))
-            weights = heuristic(cosine(products), known.numpy(), self.sigma, self.self_weight)
+            weights = heuristic(cosine(products), heard, self.sigma, self.self_weight)
         else:  # ξ_ij = α A'(‖w_i − w_j‖²)
-            weights = attentive(squared_distances(products), known.numpy(), self.alpha, self.sigma)
-        return {**state, "models": models, "known": known, "weights": torch.from_numpy(weights).float()}
+            weights = attentive(squared_distances(products), heard, self.alpha, self.sigma)
+        new = {"models": models, "known": known, "compared": ids, "weights": torch.from_numpy(weights).float()}
+        return {**state, **new}
 
     # ---- client
     def local(self, client: Client, message: Message) -> Reply:
@@ -118,9 +125,30 @@ class FedAMP(Method):
 
     # ---- to look at
     def mixing(self, state: State) -> Tensor:
-        weights: Tensor = state["weights"]
-        return weights
+        return _weights_of(state, torch.arange(len(state["known"])))
 
     def describe(self, state: State) -> dict[str, Any]:
-        own = state["weights"].diagonal()[state["known"]]
+        compared = state.get("compared", torch.arange(len(state["known"])))
+        own = state["weights"].diagonal()[state["known"][compared]]
         return {"self_weight": own.mean(), "clipped": int((own < 1e-6).sum())}
+
+
+def _compared(models: Table, known: Tensor) -> Tensor:
+    """Clients between which weights are kept: all, or those heard and, since clients never heard have the same model,
+    one that stands for all others."""
+    return needed(models, known.index_fill(0, (~known).nonzero().flatten()[:1], True))
+
+
+def _weights_of(state: State, ids: Tensor) -> Tensor:
+    """ξ of these clients [ids, clients]."""
+    known, rows = state["known"], state["weights"]
+    compared = state.get("compared", torch.arange(len(known)))
+    if len(compared) == len(known):
+        return torch.as_tensor(rows[ids])
+    silent, stand_in = ~known[ids], compared[~known[compared]][:1]
+    at = torch.searchsorted(compared, torch.where(silent, stand_in if len(stand_in) else compared[:1], ids))
+    out = torch.zeros(len(ids), len(known)).index_copy_(1, compared, rows[at])
+    own = out[silent, stand_in] if len(stand_in) else 1.0  # 1: a newcomer where all others were heard
+    out[silent] = torch.where(known, out[silent], 0) if len(stand_in) else 0.0
+    out[silent, ids[silent]] = own
+    return out

@@ -24,6 +24,7 @@ from torch import Tensor
 from fedkin.bounds import Bound, Count, Fraction
 from fedkin.client.evaluate import evaluate
 from fedkin.client.training import sgd
+from fedkin.maths.table import ClientTable
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, require, with_rows
 
 CITATION = r"""@inproceedings{zhang2021personalized,
@@ -40,6 +41,7 @@ class FedFomo(Method):
     citation = CITATION
     travels = "down: a few clients' models; up: model, weights"
     stays = "model"
+    quadratic = "the affinities P and the weights w."
     needs_validation = "clients weigh models by these losses, so each keeps its own model: this is local training."
 
     downloads: Count = 5
@@ -58,7 +60,7 @@ class FedFomo(Method):
     # ---- server
     def init(self, fed: Server) -> State:
         return {
-            "models": fed.initial(0).repeat(fed.size, 1),
+            "models": ClientTable(fed.initial(0), fed.size),
             "known": torch.zeros(fed.size, dtype=torch.bool),
             "affinity": torch.zeros(fed.size, fed.size),
             "weights": torch.eye(fed.size),

@@ -50,6 +50,7 @@ class FedPAC(Method):
     citation = CITATION
     travels = "body, head and class means both ways; class counts and a variance up"
     stays = "nothing"
+    quadratic = "the weights α."
     needs_classes = True
 
     lam: NonNegative = 1.0

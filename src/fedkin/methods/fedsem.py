@@ -34,6 +34,7 @@ from fedkin.client.training import sgd
 from fedkin.maths.centers import means, squared_to
 from fedkin.maths.kmeans import gram, kmeans
 from fedkin.maths.mixing import average, shares
+from fedkin.maths.table import ClientTable, Table, blocks
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 CITATION = r"""@misc{xie2020multi,
@@ -85,7 +86,7 @@ class FedSEM(Method):
             "looked_at": looked_at[looked_at < fed.layout.parameters],
             "loss": 0.0,
         }
-        return state | ({"models": fed.initial(0).repeat(fed.size, 1)} if self.average == "last" else {})
+        return state | ({"models": ClientTable(fed.initial(0), fed.size)} if self.average == "last" else {})
 
     def warnings(self, fed: Server, rounds: int) -> list[str]:
         first = len(fed.sample(1))
@@ -103,28 +104,30 @@ class FedSEM(Method):
         first = not bool(state["known"].any())
         known = state["known"].clone()
         known[replies.ids] = True
-        ids, models = replies.ids, replies.body[0]
+        ids, models, at = replies.ids, replies.body[0], torch.arange(len(replies.ids))  # models[at] are those of ids
         new: State = {"known": known}
         if self.average == "last":
-            new["models"] = with_rows(state["models"], ids, models)
-            ids, models = known.nonzero().flatten(), new["models"][known]
+            models = new["models"] = with_rows(state["models"], ids, models)
+            ids = at = known.nonzero().flatten()
         labels, centers, share = state["labels"].clone(), state["centers"], state["share"].clone()
         if not first:
-            labels[ids] = self._apart(state, models, centers).argmin(1)  # E-step
+            labels[ids] = self._apart(state, models, at, centers).argmin(1)  # E-step
         elif self.first == "kmeans":  # else the random assignment stands
             rng = np.random.default_rng([replies.seed, 0x5E3])
             order = ids.argsort()  # k-means++ draws by index: replies in another order must give the same clusters
-            found = kmeans(gram(models[order][:, state["looked_at"]]), self.clusters, restarts=10, rng=rng)
+            found = kmeans(gram(models[at[order]][:, state["looked_at"]]), self.clusters, restarts=10, rng=rng)
             labels[ids[order]] = torch.from_numpy(found.labels)
-        centers = means(models, labels[ids], state["n"][ids], centers)  # M-step
+        centers = means(models, labels[ids], state["n"][ids], centers, at)  # M-step
         for k in labels[ids].unique().tolist():
             inside = ids[labels[ids] == k]
             share[k] = shares(len(labels), inside, state["n"][inside] / state["n"][inside].sum())
-        loss = float(self._apart(state, models, centers).min(1).values.mean())
+        loss = float(self._apart(state, models, at, centers).min(1).values.mean())
         return {**state, **new, "centers": centers, "labels": labels, "share": share, "loss": loss}
 
-    def _apart(self, state: State, models: Tensor, centers: Tensor) -> Tensor:
-        return squared_to(models[:, state["looked_at"]], centers[:, state["looked_at"]])
+    def _apart(self, state: State, models: Table, at: Tensor, centers: Tensor) -> Tensor:
+        """Squared distances of models[at] to the centers."""
+        looked_at = state["looked_at"]
+        return torch.cat([squared_to(rows[:, looked_at], centers[:, looked_at]) for _, rows in blocks(models, at)])
 
     def _by_cluster(self, state: State, rows: Tensor) -> Tensor:
         """Rows of the clusters and, last, so that the label -1 finds it, their mean weighted by members."""

@@ -25,8 +25,9 @@ from fedkin.bounds import NonNegative, Positive
 from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine
-from fedkin.maths.kmeans import gram
+from fedkin.maths.kmeans import gram_of
 from fedkin.maths.peers import on_simplex
+from fedkin.maths.table import ClientTable, mixed
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
 ALIKE = 0.9  # from the authors' code: cosines above this count as 1
@@ -46,6 +47,7 @@ class PFedGraph(Method):
     citation = CITATION
     travels = "model both ways"
     stays = "nothing"
+    quadratic = "the graph, and compares all clients that have answered in every round."
 
     graph_lam: Positive = 0.8
     """λ_g: how close the rows of the graph stay to p. A large value gives FedAvg, a small one Local."""
@@ -59,7 +61,7 @@ class PFedGraph(Method):
     # ---- server
     def init(self, fed: Server) -> State:
         return {
-            "models": fed.initial(0).repeat(fed.size, 1),
+            "models": ClientTable(fed.initial(0), fed.size),
             "initial": fed.initial(0),
             "known": torch.zeros(fed.size, dtype=torch.bool),
             "graph": torch.eye(fed.size),
@@ -68,7 +70,7 @@ class PFedGraph(Method):
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
-        return Message(own=(state["graph"][ids] @ state["models"],))
+        return Message(own=(mixed(state["graph"][ids], state["models"]),))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
         models = with_rows(state["models"], replies.ids, replies.body[0])
@@ -76,7 +78,7 @@ class PFedGraph(Method):
         known[replies.ids] = True
         ids = known.nonzero().flatten()
         count = state["parameters"]
-        similarity = cosine(gram(models[ids][:, :count], state["initial"][None, :count], ids * 0))
+        similarity = cosine(gram_of(models, ids, count, minus=state["initial"]))
         similarity[similarity > ALIKE] = 1
         share = state["n"][ids].double().numpy()
         share = share / share.sum()

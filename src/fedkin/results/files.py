@@ -7,24 +7,28 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-Write = Callable[[Path, bytes], None]
+Content = (
+    bytes | Iterable[bytes | memoryview]
+)  # bytes, or their parts one after another, so that they are never whole in memory
+Write = Callable[[Path, Content], None]
 
 
 class StorageError(OSError):
     """One of fedkin's own files could not be written or read: a full disk, missing permission, a damaged file."""
 
 
-def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
+def write_bytes(path: Path, content: Content, *, durable: bool = False) -> None:
     """Write a file atomically. With `durable`, it is flushed to the disk before this returns."""
     temporary = path.with_name(f".{secrets.token_hex(8)}")  # not mkstemp, whose files only the owner may read
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as f:
-            f.write(content)
+            for part in [content] if isinstance(content, bytes) else content:
+                f.write(part)
             if durable:
                 f.flush()
                 os.fsync(f.fileno())
@@ -39,7 +43,7 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = False) -> None:
         raise
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: Content) -> None:
     write_bytes(path, content, durable=True)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedkin.maths.table import ClientTable
 from fedkin.protocol import Method, Server, State
 
 
@@ -31,6 +32,8 @@ def _grown(old: Any, fresh: Any, size: int) -> Any:
         if len(fresh) == len(old) + 1 == size + 1:
             return [*(_grown(a, b, size) for a, b in zip(old, fresh)), fresh[-1]]
         return [_grown(a, b, size) for a, b in zip(old, fresh)] if len(old) == len(fresh) else old
+    if isinstance(old, ClientTable):
+        return old.resized(size + 1)
     if isinstance(old, Tensor) and isinstance(fresh, Tensor) and old.dim() == fresh.dim():
         grows = [a == size and b == size + 1 for a, b in zip(old.shape, fresh.shape)]
         if any(grows) and all(g or a <= b for g, a, b in zip(grows, old.shape, fresh.shape)):

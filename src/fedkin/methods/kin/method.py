@@ -32,6 +32,7 @@ from torch.nn import functional as F
 from fedkin.bounds import Bound, Count, NonNegative, Positive
 from fedkin.client.training import sgd
 from fedkin.maths.mixing import averaged, same_for_all
+from fedkin.maths.table import ClientTable, mixed
 from fedkin.methods.kin.experts import EXPERTS, Expert, expert_probabilities, mixture_weights, outputs
 from fedkin.methods.kin.relation import kin_weights
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
@@ -68,12 +69,12 @@ class Kin(Method):
     def init(self, fed: Server) -> State:
         start = fed.initial(0)
         return {
-            "mean": start, "share": fed.equal_shares(), "models": start.repeat(fed.size, 1),
+            "mean": start, "share": fed.equal_shares(), "models": ClientTable(start, fed.size),
             "known": torch.zeros(fed.size, dtype=torch.bool), "took_kin": torch.zeros(fed.size, dtype=torch.bool),
         }  # fmt: skip
 
     def send(self, state: State, ids: Tensor) -> Message:
-        mean, kin = (state["mean"],), (self._weights_of(state, ids) @ state["models"],)
+        mean, kin = (state["mean"],), (mixed(self._weights_of(state, ids), state["models"]),)
         return Message(shared=mean if self.relation != "kin" else (), own=kin if self.relation != "mean" else ())
 
     def reply_bounds(self, fed: Server, client: int) -> Mapping[int, Bound]:

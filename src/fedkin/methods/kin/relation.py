@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from fedkin.maths.table import needed
 from fedkin.protocol import State
 
 
@@ -16,11 +16,18 @@ def kin_weights(state: State, ids: Tensor, temperature: float) -> Tensor:
     of the last round count (`share` is 0 elsewhere), so that nothing stale is mixed in.
     """
     share = state["share"].double()
-    directions = F.normalize((state["models"] - state["mean"]).double(), dim=1)
-    near = directions[ids] @ directions.T
+    used = needed(state["models"], (share > 0) & state["known"])
+    near = torch.zeros(len(ids), len(share), dtype=torch.double)
+    near[:, used] = _directions(state, ids) @ _directions(state, used).T
     itself = ids[:, None] == torch.arange(len(share))
     closest = near.masked_fill(itself | (share == 0), -1).max(1, keepdim=True).values
     near = torch.where(itself, closest, near)
     near = near * state["known"][ids, None]  # nobody knows the kin of a client that never replied
     rows: Tensor = (near / temperature + share.log()).softmax(1).float()
     return rows
+
+
+def _directions(state: State, ids: Tensor) -> Tensor:
+    """w_i − w̄, scaled to length 1."""
+    out: Tensor = state["models"][ids].sub_(state["mean"]).double()
+    return out.div_(out.norm(dim=1, keepdim=True).clamp_min(1e-12))

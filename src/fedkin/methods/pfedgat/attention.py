@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedkin.maths.table import IN_MEMORY
+from fedkin.protocol import Rows, with_rows
+
 Parameters = dict[str, Tensor]
 BLOCK = 1 << 16  # columns mixed at a time if only some rows change
+ROWS = 64  # models copied at a time if there are very many
 EPSILON = 1e-5  # of torch's LayerNorm
 EPSILON_CENTERED = 1e-12  # differences between models have variances below 1e-6, which 1e-5 would hide
 
@@ -127,6 +131,13 @@ def allocation_gradient(gradients: Tensor, models: Tensor) -> Tensor:
     return gradients @ models.T
 
 
+def parts(models: Tensor) -> tuple[Tensor, ...]:
+    """Indices of the models: all of them, or a few at a time if copies of all would take more than 1 GiB."""
+    at_once = len(models) if models.nbytes <= IN_MEMORY else ROWS
+    indices: tuple[Tensor, ...] = torch.arange(len(models)).split(max(1, at_once))
+    return indices
+
+
 def paired_gradient(allocation: Tensor, signs: Tensor, size: float) -> Tensor:
     """Row i times the difference of losses L_i⁺ − L_i⁻ at softmax(log R ± size · signs) estimates ∂L_i/∂R_ij.
 
@@ -161,12 +172,16 @@ def adam(value: Tensor, slope: Tensor, moments: list[Tensor], step: int, lr: flo
     return value - lr * change, [first, second]
 
 
-def mixed_into(table: Tensor, ids: Tensor, allocation: Tensor, models: Tensor) -> Tensor:
-    """A copy of `table` (the only one made) in which row ids[i] is Σ_j allocation_ij models_j."""
+def mixed_into(table: Rows, ids: Tensor, allocation: Tensor, models: Tensor) -> Rows:
+    """A copy of `table` in which row ids[i] is Σ_j allocation_ij models_j."""
+    if not (isinstance(table, Tensor) or table.in_memory):
+        for some in parts(models):
+            table = with_rows(table, ids[some], allocation[some] @ models)
+        return table
     if len(ids) == len(table):
-        return allocation[ids.argsort()] @ models
-    out = table.clone()
+        return with_rows(table, ids.sort().values, allocation[ids.argsort()] @ models)
+    out = torch.empty_like(models)
     for start in range(0, models.shape[1], BLOCK):
         part = slice(start, start + BLOCK)
-        out[ids, part] = allocation @ models[:, part]
-    return out
+        out[:, part] = allocation @ models[:, part]
+    return with_rows(table, ids, out)

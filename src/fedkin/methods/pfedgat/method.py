@@ -7,7 +7,7 @@ Zhou, Gao, Wu, Lyu. arXiv 2503.05474, 2025.
 | θ_i^{t+1} = Σ_j R_ij θ_j^t | state "mixed", the models to send |
 | h_i, d | `features`; d is `projection_size` with projection="random" |
 | W, a, d', K | state "gat", `hidden`, `heads` |
-| R | state "R" |
+| R | state "R": the last row of every client, or with very many clients the rows among "nodes" |
 | L_i, η | the feedback, `gat_lr` |
 
 A round has one exchange. A client computes the feedback on the model it received in round t+1 before training it, and
@@ -31,10 +31,12 @@ from torch import Tensor
 from fedkin.bounds import Bound, Count, FractionBelow1, NonNegative, Positive
 from fedkin.client.evaluate import evaluate, gradient
 from fedkin.client.training import sgd
+from fedkin.maths.table import ClientTable
 from fedkin.methods.pfedgat import attention as maths
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, ragged, require, with_rows
 
 MEMORY_LIMIT = 1 << 30  # bytes of W, a and the optimizer's moments
+WHOLE_R = 4000  # with more clients R is kept only among those of the last round
 HEADS_SHOWN = 50  # with more clients the history holds only the mean over heads
 
 
@@ -110,8 +112,8 @@ class PFedGAT(Method):
         seed = int(fed.rng(0, 0x6A7).integers(1 << 62))
         gat = self._start(fed, torch.Generator().manual_seed(seed))
         return {
-            "mixed": fed.initial(0).repeat(fed.size, 1),
-            "R": torch.eye(fed.size),
+            "mixed": ClientTable(fed.initial(0), fed.size),
+            "R": torch.eye(fed.size) if fed.size <= WHOLE_R else torch.empty(0, 0),
             "nodes": torch.empty(0, dtype=torch.long),
             "models": torch.empty(0, fed.layout.size),
             "inputs": torch.empty(0),
@@ -125,7 +127,7 @@ class PFedGAT(Method):
             "gave": torch.zeros(fed.size, dtype=torch.bool),
             "feedbacks": [0, 0],  # asked for, answered
             "sign": 0,
-            "tilt": torch.zeros(fed.size, fed.size, dtype=torch.int8),
+            "tilt": torch.zeros([fed.size if self.feedback == "scalar" else 0] * 2, dtype=torch.int8),
         }
 
     def _start(self, fed: Server, generator: torch.Generator) -> maths.Parameters:
@@ -179,7 +181,7 @@ class PFedGAT(Method):
         return {
             **state,
             "mixed": maths.mixed_into(state["mixed"], nodes, R, models),  # eq. (8)
-            "R": with_rows(state["R"], nodes, torch.zeros(len(nodes), len(tilt)).index_copy_(1, nodes, R)),
+            "R": _among_all(state, nodes, R),
             "nodes": nodes,
             "models": models,
             "inputs": h,
@@ -209,15 +211,18 @@ class PFedGAT(Method):
         if not bool(given.any()):
             return heard
         nodes, models = state["nodes"], state["models"][:, : state["parameters"]]
-        R, rows = state["R"][nodes][:, nodes], torch.zeros(len(nodes), len(nodes))  # rows: ∂L/∂R
+        R, rows = _among_nodes(state), torch.zeros(len(nodes), len(nodes))  # rows: ∂L/∂R
         ids = replies.ids[given]
-        position = torch.full((len(state["R"]),), -1).index_copy_(0, nodes, torch.arange(len(nodes)))[ids]
+        position = torch.full((len(state["loss"]),), -1).index_copy_(0, nodes, torch.arange(len(nodes)))[ids]
         if self.feedback == "gradient":
             slopes = replies.body[2] if bool(given.all()) else torch.stack([g for g in replies.body[2] if len(g)])
             rows[position] = maths.allocation_gradient(slopes, models)
         elif self.feedback == "delta":
-            update = sent.own[0][replies.position].sub_(replies.body[0])
-            rows[position] = maths.allocation_gradient(update[:, : models.shape[1]], models)[given]
+            found = []
+            for part in maths.parts(replies.body[0]):
+                update = sent.own[0][replies.position[part]].sub_(replies.body[0][part])
+                found.append(maths.allocation_gradient(update[:, : models.shape[1]], models))
+            rows[position] = torch.cat(found)[given]
         else:
             tilt = state["tilt"][nodes][:, nodes].float()
             R = maths.tilted(R, self.perturbation * tilt)  # removes the −
@@ -228,7 +233,7 @@ class PFedGAT(Method):
 
     def _heard(self, state: State, replies: Replies) -> tuple[State, Tensor]:
         """Note the losses L_i. True for the replies with feedback on a model that the last graph made."""
-        count, asked = len(state["R"]), torch.isin(replies.ids, state["nodes"])
+        count, asked = len(state["loss"]), torch.isin(replies.ids, state["nodes"])
         given, loss, gave = asked, torch.zeros(count), torch.zeros(count, dtype=torch.bool)
         if self.feedback != "delta":
             given = torch.tensor([len(value) > 0 for value in replies.body[1]])
@@ -286,9 +291,10 @@ class PFedGAT(Method):
         return Message(own=(row @ models, *asked))
 
     # ---- to look at
-    def mixing(self, state: State) -> Tensor:
+    def mixing(self, state: State) -> Tensor | None:
+        """R; None with so many clients that only the part among this round's clients is kept."""
         R: Tensor = state["R"]
-        return R
+        return R if len(R) == len(state["loss"]) else None
 
     def describe(self, state: State) -> dict[str, Any]:
         out: dict[str, Any] = {"feedback_clients": int(state["gave"].sum())}
@@ -297,3 +303,19 @@ class PFedGAT(Method):
         if len(state["per_head"]):
             out |= {"attention_heads": state["per_head"].round(decimals=5), "attention_nodes": state["nodes"]}
         return out
+
+
+def _among_all(state: State, nodes: Tensor, R: Tensor) -> Tensor:
+    """The next state "R", from R among the nodes."""
+    count = len(state["loss"])
+    if count > WHOLE_R:
+        return R
+    before: Tensor = state["R"]
+    return with_rows(before, nodes, torch.zeros(len(nodes), count).index_copy_(1, nodes, R))
+
+
+def _among_nodes(state: State) -> Tensor:
+    """R among the nodes, from the state "R"."""
+    R: Tensor = state["R"]
+    nodes = state["nodes"]
+    return R if len(state["loss"]) > WHOLE_R else R[nodes][:, nodes]

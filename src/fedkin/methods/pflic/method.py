@@ -174,7 +174,7 @@ class PFLIC(Method):
         fits = (self.fits(state, settled, *parts) for settled, parts in zip(one, zip(*replies.body)))
         require(replies, fits, "replied with arrays of other lengths than a model, a cluster and a loss")
         ids, n, share = replies.ids, replies.n, portions(replies.n)
-        trained, losses = torch.stack(list(replies.body[0])), torch.cat(list(replies.body[2])).double()
+        trained, losses = _stacked(replies.body[0]), _stacked(replies.body[2]).flatten().double()
         reported = torch.tensor([[*identity.tolist(), -1][0] for identity in replies.body[1]])
         before = state["identity"][ids]
         labels = torch.where(reported < 0, before, reported).clamp(min=0)  # a client sent one set reports no identity
@@ -284,3 +284,8 @@ def _sets(message: Message) -> Tensor:
     sets = [*message.shared, *message.own][1]
     assert isinstance(sets, Tensor)
     return sets
+
+
+def _stacked(arrays: Tensor | list[Tensor]) -> Tensor:
+    """The arrays of all replies as one, without a copy if that is what came."""
+    return arrays if isinstance(arrays, Tensor) else torch.stack(arrays)

@@ -32,7 +32,8 @@ from fedkin.bounds import Count, Fraction, NonNegative, Positive, Whole
 from fedkin.client.newcomer import after_one_round
 from fedkin.client.training import sgd
 from fedkin.maths.graph import cosine, propagation
-from fedkin.maths.kmeans import ROUNDING, gram, squared_distances
+from fedkin.maths.kmeans import ROUNDING, gram_of, squared_distances
+from fedkin.maths.table import ClientTable, Table, blocks, mean_of, mixed
 from fedkin.methods.sfl.graph_learning import Flags, Floats, constructed, strongest
 from fedkin.protocol import Client, Message, Method, Model, Replies, Reply, Server, State, with_rows
 
@@ -50,6 +51,7 @@ class SFL(Method):
     citation = CITATION
     travels = "down: personal and global model; up: model"
     stays = "nothing"
+    quadratic = "the graph and its powers, and compares all clients that have answered in every round."
 
     learned: bool = False
     """SFL*: blend a learned graph into the other one."""
@@ -94,10 +96,14 @@ class SFL(Method):
     def init(self, fed: Server) -> State:
         if self.groups and len(self.groups) != fed.size:
             raise ValueError(f"groups names {len(self.groups)} clients; the federation has {fed.size}.")
-        compared = {"apart": torch.zeros(fed.size, fed.layout.parameters)} if self.similarity == "centered" else {}
+        compared = (
+            {"apart": ClientTable(torch.zeros(fed.layout.parameters), fed.size)}
+            if self.similarity == "centered"
+            else {}
+        )
         return {
             **compared,
-            "models": fed.initial(0).repeat(fed.size, 1),
+            "models": ClientTable(fed.initial(0), fed.size),
             "initial": fed.initial(0),
             "known": torch.zeros(fed.size, dtype=torch.bool),
             "sources": torch.ones(fed.size, dtype=torch.bool),
@@ -107,9 +113,9 @@ class SFL(Method):
         }
 
     def send(self, state: State, ids: Tensor) -> Message:
-        read_out = state["mix"][state["sources"]].mean(0) @ state["models"]
+        read_out = mixed(state["mix"][state["sources"]].mean(0), state["models"])
         order = ids.argsort()  # on several threads a product rounds by position, and a learned graph magnifies that
-        own = (state["mix"][ids[order]] @ state["models"])[order.argsort()]
+        own = mixed(state["mix"][ids[order]], state["models"])[order.argsort()]
         return Message(shared=(read_out,), own=(own,))
 
     def merge(self, state: State, sent: Message, replies: Replies) -> State:
@@ -122,21 +128,21 @@ class SFL(Method):
         ids = known.nonzero().flatten()
         compared: State = {}
         if self.similarity == "centered":
-            weights = models[:, : state["parameters"]]
-            compared = {"apart": with_rows(state["apart"], replies.ids, _apart(weights, replies.ids, sources))}
-        graph = self._graph({**state, **compared}, models[ids][:, : state["parameters"]], ids, sources[ids].numpy(),
-                            replies.seed)  # fmt: skip
+            apart = _apart(models, replies.ids, sources, state["parameters"])
+            compared = {"apart": with_rows(state["apart"], replies.ids, apart)}
+        graph = self._graph({**state, **compared, "models": models}, ids, sources[ids].numpy(), replies.seed)
         own = np.eye(len(graph))
         mix = self.server_step * propagation(graph, self.propagations) + (1 - self.server_step) * own
         return {**state, **compared, "models": models, "known": known, "sources": sources,
                 "graph": _placed(graph, ids, sources), "mix": _placed(mix, ids, sources)}  # fmt: skip
 
-    def _graph(self, state: State, models: Tensor, ids: Tensor, sources: Flags, seed: int) -> Floats:
+    def _graph(self, state: State, ids: Tensor, sources: Flags, seed: int) -> Floats:
         """A among the clients heard so far; its edges come from `sources` alone."""
+        models, count = state["models"], state["parameters"]
         if self.similarity == "centered":
-            products = gram(state["apart"][ids])
+            products = gram_of(state["apart"], ids, count)
         else:
-            products = gram(models, state["initial"][None, : state["parameters"]], ids * 0)
+            products = gram_of(models, ids, count, minus=state["initial"])
         similarity = np.maximum(cosine(products), 0)
         if self.groups:
             group = np.array(self.groups)[ids.numpy()]
@@ -145,7 +151,7 @@ class SFL(Method):
             graph = strongest(similarity, self.neighbors, sources)
         if not self.learned:
             return graph
-        target = np.sqrt(squared_distances(gram(models))) if self.official_compat else similarity
+        target = np.sqrt(squared_distances(gram_of(models, ids, count))) if self.official_compat else similarity
         edges = constructed(
             target, steps=self.learn_steps, lr=self.learn_rate, seed=seed % (1 << 62), one_way=self.official_compat
         )
@@ -185,10 +191,12 @@ class SFL(Method):
         return {"graph": state["graph"]} if len(state["graph"]) <= 100 else {}
 
 
-def _apart(weights: Tensor, ids: Tensor, sources: Tensor) -> Tensor:
-    """How far the models of `ids` lie from the mean of the sources; 0 where that is no more than rounding."""
-    out = weights[ids] - weights[sources].mean(0)
-    out[out.norm(dim=1) ** 2 <= ROUNDING * float(weights[sources].norm(dim=1).max()) ** 2] = 0
+def _apart(models: Table, ids: Tensor, sources: Tensor, count: int) -> Tensor:
+    """How far the parameters of `ids` lie from the mean of the sources; 0 where that is no more than rounding."""
+    from_ = sources.nonzero().flatten()
+    longest = max(float(rows[:, :count].norm(dim=1).max()) for _, rows in blocks(models, from_))
+    out = models[ids][:, :count] - mean_of(models, from_)[:count]
+    out[out.norm(dim=1) ** 2 <= ROUNDING * longest**2] = 0
     return out
 
 
