@@ -162,6 +162,7 @@ scale.measure(10_000, sys.argv[1])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kin", "pfedgat"])
+@pytest.mark.processes
 def test_ten_thousand_clients_take_less_than_2_gb(name):
     folder = Path(__file__).parents[2] / "benchmarks"
     environment = {**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
