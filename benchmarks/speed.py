@@ -3,7 +3,8 @@
     python -m venv /tmp/pfl && /tmp/pfl/bin/pip install -c constraints.txt 'pfl[pytorch]'
     python benchmarks/speed.py [--rounds 3] [--only P1|P2] [--pfl /tmp/pfl/bin/python]
 
-`--rounds 1` is the short form: two rounds of each after one that starts it, about 7 minutes on two idle cores.
+`--rounds 1` is the short form: one turn of each, two rounds of P1 or ten of P2 after one that starts it, about 7
+minutes on two idle cores.
 
 P1: 100 clients x 480 images of 28x28, 30 a round, 5 epochs, batch 16, cnn3, evaluation of all clients each round.
 P2: the same clients, fcnn1, batch 10, 1 epoch.
@@ -18,6 +19,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
@@ -47,9 +49,11 @@ class Work:
     model: str
     epochs: int
     batch: int
+    rounds: int
+    """Rounds of a turn. The last of fedkin's also saves the models, so short rounds need more of them."""
 
 
-WORKS = (Work("P1", "cnn3", 5, 16), Work("P2", "fcnn1", 1, 10))
+WORKS = (Work("P1", "cnn3", 5, 16, 2), Work("P2", "fcnn1", 1, 10, 10))
 
 
 class PlainCnn3(nn.Module):
@@ -157,7 +161,7 @@ def pfl_rounds(work: Work, rounds: int, python: str) -> list[tuple[float, float]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    found = [json.loads(line.partition("RESULT ")[2]) for line in done.stdout.splitlines() if "RESULT " in line]
+    found = [json.loads(text) for text in re.findall(r"RESULT (\[\[.*?\]\])", done.stdout)]  # both may be on one line
     if done.returncode or len(found) != 2:
         raise SystemExit(f"pfl-research failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
     return [(max(a[0], b[0]), a[1] + b[1]) for a, b in zip(*found)]
@@ -192,15 +196,21 @@ def training_only(work: Work, federation: fedkin.Federation) -> float:
 
 
 def peak() -> float:
-    """FLOPs a second of a large matrix product on one thread."""
+    """FLOPs a second of one thread: the faster of a large matrix product and a large convolution.
+
+    Where PyTorch's matrix library does not know the processor (MKL on AMD), the product takes twice as long as it could.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    x = torch.randn(8, 256, 32, 32).contiguous(memory_format=torch.channels_last)
+    w = torch.randn(256, 256, 3, 3).contiguous(memory_format=torch.channels_last)
     best = 0.0
     for _ in range(12):
-        start = time.perf_counter()
-        a @ b
-        best = max(best, 2 * 1024**3 / (time.perf_counter() - start))
+        for work, flops in ((lambda: a @ b, 2 * 1024**3), (lambda: F.conv2d(x, w, padding=1), 18 * 8 * 1024 * 256**2)):
+            start = time.perf_counter()
+            work()
+            best = max(best, flops / (time.perf_counter() - start))
     torch.set_num_threads(threads)
     return best
 
@@ -225,13 +235,13 @@ def measure(work: Work, rounds: int, pfl: str) -> None:
     plain.round(0)
     times: dict[str, list[tuple[float, float]]] = {"plain loop": [], "fedkin": []}
     for turn in range(rounds):
-        for i in range(2):
+        for i in range(work.rounds):
             cpu = time.process_time()
-            wall = sum(plain.round(3 * turn + i))
+            wall = sum(plain.round(work.rounds * turn + i + 1))
             times["plain loop"].append((wall, time.process_time() - cpu))
-        times["fedkin"] += fedkin_rounds(work, federation, 2)
+        times["fedkin"] += fedkin_rounds(work, federation, work.rounds)
         if pfl:
-            times.setdefault("pfl-research", []).extend(pfl_rounds(work, 2, pfl))
+            times.setdefault("pfl-research", []).extend(pfl_rounds(work, work.rounds, pfl))
     for peer, found in peers(work, federation, rounds * 2):
         times[peer] = [(seconds, float("nan")) for seconds in found]
     print(
@@ -248,7 +258,7 @@ def measure(work: Work, rounds: int, pfl: str) -> None:
     top, alone = peak(), training_only(work, federation)
     share = alone * net.training_flops / top
     print(
-        f"  one worker's training: {alone:.0f} samples/s, {share:.0%} of this core's sgemm peak "
+        f"  one worker's training: {alone:.0f} samples/s, {share:.0%} of this core's peak "
         f"({top / 1e9:.0f} GFLOP/s); load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
@@ -266,7 +276,7 @@ def peers(work: Work, federation: fedkin.Federation, rounds: int) -> Iterator[tu
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="turns of two rounds each")
+    parser.add_argument("--rounds", type=int, default=3, help="turns")
     parser.add_argument("--only", choices=[w.name for w in WORKS])
     parser.add_argument("--pfl", default="", help="Python of an environment with pfl[pytorch]")
     parser.add_argument("--no-flower", action="store_true", help="leave Flower out")
