@@ -198,7 +198,7 @@ def training_only(work: Work, federation: fedkin.Federation) -> float:
 def peak() -> float:
     """FLOPs a second of one thread: the faster of a large matrix product and a large convolution.
 
-    Where PyTorch's matrix library does not know the processor (MKL on AMD), the product takes twice as long as it could.
+    Where PyTorch's matrix library does not know the processor (MKL on AMD), the product takes twice as long.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
