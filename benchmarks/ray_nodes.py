@@ -30,8 +30,8 @@ digits = fedkin.federate("digits", partition="dirichlet", clients=12, seed=1)
 if engine == "ray":
     from fedkin.engine.ray import Ray
     start = Ray._start
-    def started(self, count):
-        made = start(self, count)
+    def started(self, count, *others):
+        made = start(self, count, *others)
         print("started", ["the other node" if w.away else "this node" for w in made], flush=True)
         return made
     Ray._start = started

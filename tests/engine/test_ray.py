@@ -338,6 +338,56 @@ def test_workers_write_nothing_into_the_folder_of_a_run(fed, tmp_path, monkeypat
     assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
+class LosesAMachine(InProcess):
+    """The second worker dies with its machine, and the cluster learns of it while a new worker is awaited."""
+
+    def __init__(self) -> None:
+        super().__init__("here")
+        self.actors, self.killed, self.noticed = 0, 0, False
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 1.0 if self.noticed else 2.0}
+
+    available_resources = cluster_resources
+
+    def _actor(self, worker):
+        self.actors += 1
+        made = super()._actor(worker)
+        if self.actors == 2:
+            made.perform = SimpleNamespace(remote=lambda *_: Promise(OSError("the machine is gone")))
+        if self.actors > 2:
+            made.prepare = SimpleNamespace(remote=lambda *_: Promise(None))
+        return made
+
+    def get(self, promises, timeout=None):
+        if not isinstance(promises, list) and isinstance(promises.value, OSError):
+            raise promises.value
+        return super().get(promises, timeout)
+
+    def wait(self, promises, **_):
+        if promises[0].value is None:  # the new worker's
+            self.noticed = True
+            return [], promises
+        return promises, []
+
+    def kill(self, actor) -> None:
+        self.killed += 1
+
+
+@needs_ray
+def test_a_worker_is_not_awaited_on_a_machine_that_left(fed, monkeypatch):
+    """Ray notices a lost machine long after its workers are dead; to wait for a new one would take ten minutes."""
+    ray = LosesAMachine()
+    for module in (engine, ray_cluster):
+        monkeypatch.setattr(module, "ray_module", lambda: ray)
+    monkeypatch.setattr(ray_cluster, "_idle", None)
+    found = fedkin.run("fedavg", fed, engine="ray", workers=2, rounds=2)
+    assert ray.noticed
+    assert ray.actors == 3, "a new worker was tried once"
+    assert ray.killed >= 2, "the dead one and the one that cannot start"
+    assert found.summary["personal"] == fedkin.run("fedavg", fed, engine="serial", rounds=2).summary["personal"]
+
+
 # ---- clusters
 
 

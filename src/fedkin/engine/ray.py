@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from torch import Tensor
 from fedkin.engine.device import open_device
 from fedkin.engine.ray_cluster import START_LIMIT, by_value, cluster, idle, on_loopback, ray_module, short, versions
 from fedkin.engine.runner import ClientRunner, Evaluation, Outcome, RunSpec, Task, Work, memory_of
-from fedkin.engine.scheduler import Line, Scheduler, WorkerDied
+from fedkin.engine.scheduler import LOOK_EVERY, Line, Scheduler, WorkerDied
 from fedkin.protocol import Message
 from fedkin.results.files import Content, write_bytes
 
@@ -189,11 +190,15 @@ class Ray(Scheduler):
     def replace(self, worker: int) -> None:
         self._ray.kill(self._workers[worker].actor)
         others = len(self._workers) - len(self.retired) - 1
-        if others and self._ray.cluster_resources().get("CPU", 0) < others + 1:  # a machine has left the cluster
+
+        def machine_left() -> bool:
+            return others > 0 and self._ray.cluster_resources().get("CPU", 0) < others + 1
+
+        if new := self._start(1, machine_left):
+            (self._workers[worker],) = new
+        else:
             self.retired.add(worker)
             self._workers[worker].promises.clear()
-            return
-        (self._workers[worker],) = self._start(1)
 
     def close(self) -> None:
         for number, worker in enumerate(self._workers):
@@ -207,13 +212,25 @@ class Ray(Scheduler):
         self._workers, self.lines = [], []
         self._cluster.close()
 
-    def _start(self, count: int) -> list[Worker]:
+    def _start(self, count: int, in_vain: Callable[[], bool] = lambda: False) -> list[Worker]:
+        """New workers; none if waiting for them is, or becomes, `in_vain`: Ray takes half a minute to notice that a
+        machine has left, and until then it promises workers there."""
+        if in_vain():
+            return []
         kind = self._ray.remote(num_cpus=1, num_gpus=self._gpus, max_restarts=0, max_task_retries=0)(RayWorker)
         workers = idle() if not self._gpus else None  # idle workers have no GPU
         actors = [workers.pop() if workers else kind.remote() for _ in range(count)]
         promises = [actor.prepare.remote(self._spec_reference, self._device) for actor in actors]
+        end = time.monotonic() + START_LIMIT
+        while (
+            len(self._ray.wait(promises, num_returns=count, timeout=LOOK_EVERY)[0]) < count and time.monotonic() < end
+        ):
+            if in_vain():
+                for actor in actors:
+                    self._ray.kill(actor)
+                return []
         try:
-            greetings = self._ray.get(promises, timeout=START_LIMIT)
+            greetings = self._ray.get(promises, timeout=LOOK_EVERY)
         except self._ray.exceptions.GetTimeoutError:
             raise RuntimeError(
                 f"The Ray cluster did not start {count} workers of one CPU each within {START_LIMIT:g} s: it has "
