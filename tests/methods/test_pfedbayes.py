@@ -106,18 +106,23 @@ def test_divergence_and_its_gradients():
     assert value.item() != pytest.approx(divergence(m2, r2, m1, r1).item())
     assert divergence(m1, r1, m1, r1).item() == pytest.approx(0, abs=1e-12)
     slopes = torch.autograd.grad(value, [m1, r1, m2, r2])
-    assert all(torch.allclose(a, b) for a, b in zip(slopes[:2], kl_gradient(m1, r1, m2, r2)))
-    assert all(torch.allclose(a, b) for a, b in zip(slopes[2:], kl_gradient_other(m1, r1, m2, r2)))
+    s1, s2 = F.softplus(r1), F.softplus(r2)
+    for got, want, rho in (
+        (kl_gradient(m1, s1, m2, s2), slopes[:2], r1),
+        (kl_gradient_other(m1, s1, m2, s2), slopes[2:], r2),
+    ):
+        assert torch.allclose(got[0], want[0])
+        assert torch.allclose(got[1] * torch.sigmoid(rho), want[1]), "dσ/dρ is the sigmoid"
     for gradient in (kl_gradient, kl_gradient_other):
-        assert all(bool((g == 0).all()) for g in gradient(m1, r1, m1, r1)), "q = w: exactly zero, or Adam would step"
+        assert all(bool((g == 0).all()) for g in gradient(m1, s1, m1, s1)), "q = w: exactly zero, or Adam would step"
 
 
 def test_the_minimizer_over_w_is_q():
     torch.manual_seed(1)
     mean, rho, w_mean, w_rho = (torch.randn(5, dtype=torch.double) for _ in range(4))
     for _ in range(4000):
-        a, b = kl_gradient_other(mean, rho, w_mean, w_rho)
-        w_mean, w_rho = w_mean - 0.05 * a, w_rho - 0.05 * b
+        a, b = kl_gradient_other(mean, F.softplus(rho), w_mean, F.softplus(w_rho))
+        w_mean, w_rho = w_mean - 0.05 * a, w_rho - 0.05 * b * torch.sigmoid(w_rho)
     assert torch.allclose(w_mean, mean, atol=1e-3)
     assert torch.allclose(w_rho, rho, atol=1e-2)
 

@@ -107,15 +107,17 @@ class PFedBayes(Method):
         zeta = self.zeta / ceil(len(client.data.y) / client.training.batch_size)
         generator = torch.Generator().manual_seed(client.seed)
         for batch in stream(client):
+            t = F.softplus(their_rho)  # σ of w, which is held during the updates of q_i
             for _ in range(self.updates):
                 noise = self.noise * torch.randn(count, generator=generator)
-                likelihood = len(batch.y) * slope(net, mean + F.softplus(rho) * noise, batch)  # a sum over the batch
-                pull = kl_gradient(mean, rho, their_mean, their_rho)
+                s, through = F.softplus(rho), torch.sigmoid(rho)  # σ and dσ/dρ
+                likelihood = len(batch.y) * slope(net, mean + s * noise, batch)  # a sum over the batch
+                pull = kl_gradient(mean, s, their_mean, t)
                 mean.grad = likelihood + zeta * pull[0]
-                rho.grad = likelihood * noise * torch.sigmoid(rho) + zeta * pull[1]  # through σ = softplus(ρ)
+                rho.grad = (likelihood * noise + zeta * pull[1]) * through
                 own.step()
-            push = kl_gradient_other(mean, rho, their_mean, their_rho)
-            their_mean.grad, their_rho.grad = zeta * push[0], zeta * push[1]
+            push = kl_gradient_other(mean, F.softplus(rho), their_mean, t)
+            their_mean.grad, their_rho.grad = zeta * push[0], zeta * push[1] * torch.sigmoid(their_rho)
             theirs.step()
         mean, their_mean = mean.detach(), their_mean.detach()
         buffers = net.flat[count:]
@@ -164,15 +166,14 @@ def _moments(adam: torch.optim.Adam) -> dict[str, list[Tensor]]:
     return {name: [adam.state[value][name] for value in values] for name in ("step", "exp_avg", "exp_avg_sq")}
 
 
-def kl_gradient(mean: Tensor, rho: Tensor, other_mean: Tensor, other_rho: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of KL(N(mean, σ²) ‖ N(other_mean, σ'²)) with respect to mean and rho; exactly zero where both are the
+def kl_gradient(mean: Tensor, s: Tensor, other_mean: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of KL(N(mean, s²) ‖ N(other_mean, t²)) with respect to mean and s; exactly zero where both are the
     same."""
-    s, t = F.softplus(rho), F.softplus(other_rho)
-    return (mean - other_mean) / t**2, (s**2 - t**2) / (s * t**2) * torch.sigmoid(rho)
+    square = t**2
+    return (mean - other_mean) / square, (s**2 - square) / (s * square)
 
 
-def kl_gradient_other(mean: Tensor, rho: Tensor, other_mean: Tensor, other_rho: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of the same with respect to other_mean and other_rho; exactly zero where the two are the same."""
-    s, t = F.softplus(rho), F.softplus(other_rho)
+def kl_gradient_other(mean: Tensor, s: Tensor, other_mean: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of the same with respect to other_mean and t; exactly zero where the two are the same."""
     spread = (t**2 - s**2) - (mean - other_mean) ** 2
-    return (other_mean - mean) / t**2, spread / t**3 * torch.sigmoid(other_rho)
+    return (other_mean - mean) / t**2, spread / t**3
