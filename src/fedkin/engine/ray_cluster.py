@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -99,14 +100,26 @@ def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
                 )
                 return
             except _RayletEnded as error:
+                said = _last_words(Path(folder))
                 for node in nodes:
                     node.kill_all_processes(check_alive=False)
                 ray_module().shutdown()
                 if attempt == ATTEMPTS:
                     raise RuntimeError(
                         f"Ray's process on this machine ended {ATTEMPTS} times while it was starting. Is the machine "
-                        "overloaded? Use --engine pool, which gives identical results."
+                        f"overloaded? Use --engine pool, which gives identical results. Ray's log: {said}"
                     ) from error
+
+
+def _last_words(folder: Path) -> str:
+    """The last complaint in the logs of the cluster that was starting in this folder."""
+    for name in ("raylet.out", "raylet.err", "gcs_server.out", "gcs_server.err"):
+        for log in folder.glob(f"session_*/logs/{name}"):
+            lines = log.read_text(errors="replace").splitlines()
+            severe = [line for line in lines if re.search(r"\b[CEF]\b|Check failed|rror", line)]
+            if severe:
+                return f"{name}: {severe[0].strip()[:400]}"
+    return "empty"
 
 
 @contextlib.contextmanager
