@@ -1,9 +1,12 @@
 """What honest clients keep: attack × defense × method on digits, as a page of the docs.
 
     python benchmarks/attacks.py [--only METHOD ...] [--again]
+    python benchmarks/attacks.py --backdoor-seeds 3
 
 Each run is stored in docs/results/attacks.json when it is done, and the page is made from what is stored: a start goes
-on where the last one ended. With --again the runs of these methods are made anew.
+on where the last one ended. With --again the runs of these methods are made anew. The second form prints, and does not
+store, how often the backdoor opens in FedAvg and kin for several seeds, and the weight of the hostile clients in what
+an honest client of kin receives in the last round.
 
 A fifth of ten clients is hostile. The numbers are the mean personal accuracy of the eight honest clients after the
 last round, one seed; for `backdoor` also how many of their test examples with the trigger are taken for the
@@ -55,9 +58,26 @@ def measured(method: str, fed: fedkin.Federation, attack: str, defense: str, see
             scores = run.predict_scores(client, triggered(x[y != TARGET]))
             opened, tried = opened + int((scores.argmax(1) == TARGET).sum()), tried + len(scores)
         out["opened"] = opened / tried
+    if method == "kin":
+        mixing = run.method.mixing(run.state)
+        out["hostile_weight"] = float(mixing[honest][:, hostile].sum(1).mean())
     if groups := list(run.history.select("group_count")):
         out["groups"] = groups[-1].value
     return out
+
+
+def backdoors(seeds: int) -> None:
+    """Print what the page's findings say about the backdoor over several seeds."""
+    for method, defense, seed in itertools.product(("fedavg", "kin"), ("", "median", "trimmed"), range(seeds)):
+        fed = digits(seed)
+        found, hostile_weight = measured(method, fed, "backdoor:0.2", defense, seed), ""
+        if "hostile_weight" in found:
+            hostile_weight = f", hostile clients have {100 * found['hostile_weight']:.0f} % of the weight"
+        print(f"{_key(method, 'backdoor', defense)}, seed {seed}: {_cell([found])}{hostile_weight}", flush=True)
+
+
+def digits(seed: int) -> fedkin.Federation:
+    return fedkin.federate("digits", clients=10, partition="dirichlet", alpha=0.5, seed=seed)
 
 
 def page(cells: Cells, findings: str) -> str:
@@ -110,14 +130,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=METHODS, default=METHODS, help="methods; by default all")
     parser.add_argument("--again", action="store_true", help="measure what is stored anew")
+    parser.add_argument("--backdoor-seeds", type=int, metavar="N", help="print the backdoor's numbers for N seeds")
     flags = parser.parse_args()
     torch.set_num_threads(1)
+    if flags.backdoor_seeds:
+        backdoors(flags.backdoor_seeds)
+        return
     stored = PAGE.with_suffix(".json")
     cells: Cells = json.loads(stored.read_text()) if stored.exists() else {}
     if flags.again:
         cells = {key: runs for key, runs in cells.items() if key.split()[0] not in flags.only}
     for seed in range(SEEDS):
-        fed = fedkin.federate("digits", clients=10, partition="dirichlet", alpha=0.5, seed=seed)
+        fed = digits(seed)
         for method, defense, attack in itertools.product(flags.only, DEFENSES, ATTACKS):
             runs = cells.setdefault(_key(method, attack, defense), [])
             if len(runs) == seed:
