@@ -62,7 +62,6 @@ class Line:
     """Clients whose personal model predicts one class for every test example, in at least one seed."""
     constant: int = 0
     """Number of such models, over all seeds."""
-    """Clients whose personal model predicts the same class for every test example."""
 
 
 @dataclass(frozen=True)
