@@ -529,11 +529,28 @@ with cluster(workers=1):
 
 
 @needs_ray
+@pytest.mark.slow
+def test_agents_that_are_slow_to_start_do_not_end_the_cluster(tmp_path):
+    """A raylet that must wait for its agents' ports aborts after 30 s."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\nif any('agent' in word for word in sys.orig_argv):\n    time.sleep(40)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", DYING, "0"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout) == (0, "1 1.0\n"), done.stderr
+
+
+@needs_ray
 @pytest.mark.parametrize(
     ("deaths", "code", "out", "word"), [(1, 0, "2 1.0\n", ""), (3, 1, "", "ended 3 times while it was starting")]
 )
 def test_a_cluster_whose_raylet_ends_is_started_again(tmp_path, deaths, code, out, word):
     """A raylet aborts if its agent is slow to start, as on an overloaded machine."""
     done = subprocess.run([sys.executable, "-c", DYING, str(deaths)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (code, out)
+    assert (done.returncode, done.stdout) == (code, out), done.stderr
     assert word in done.stderr
+    assert "is started again" in done.stderr

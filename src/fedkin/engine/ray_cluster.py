@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import re
 import shutil
@@ -28,7 +29,9 @@ from fedkin.engine.runner import RunSpec
 
 START_LIMIT = 600.0  # seconds to start a cluster or a worker; on a busy machine it can take minutes
 ATTEMPTS = 3  # to start a cluster
+UNUSED_SERVICES = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")  # Ray's names
 
+logger = logging.getLogger(__name__)
 _idle: list[Any] | None = None
 
 
@@ -91,7 +94,8 @@ class _RayletEnded(Exception):
 
 def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
     """Start a cluster on loopback. Ray's own limits are too short on a busy machine: it looks for its raylet for 30 s,
-    and the raylet aborts if its agent takes long to start. So look longer, and start again if the raylet has ended."""
+    and the raylet aborts if its agents take 30 s to say on which ports they listen. So look longer, settle the ports
+    here, and start again if the raylet has ended all the same (somebody else may have taken the port)."""
     for attempt in range(1, ATTEMPTS + 1):
         with _patient() as nodes, on_loopback():
             try:
@@ -109,6 +113,7 @@ def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
                         f"Ray's process on this machine ended {ATTEMPTS} times while it was starting. Is the machine "
                         f"overloaded? Use --engine pool, which gives identical results. Ray's log: {said}"
                     ) from error
+                logger.warning("Ray ended while it was starting, and is started again. Its log: %s", said)
 
 
 def _last_words(folder: Path) -> str:
@@ -116,24 +121,28 @@ def _last_words(folder: Path) -> str:
     for name in ("raylet.out", "raylet.err", "gcs_server.out", "gcs_server.err"):
         for log in folder.glob(f"session_*/logs/{name}"):
             lines = log.read_text(errors="replace").splitlines()
-            severe = [line for line in lines if re.search(r"\b[CEF]\b|Check failed|rror", line)]
+            severe = [line for line in lines if re.search(r" [CF] \d+ \d+\] |Check failed", line)]
             if severe:
-                return f"{name}: {severe[0].strip()[:400]}"
+                return f"{name}: ...{severe[0].strip()[-300:]}"
     return "empty"
 
 
 @contextlib.contextmanager
 def _patient() -> Iterator[list[Any]]:
-    """Inside this block, Ray looks for its raylet until START_LIMIT or until the raylet has ended. Yields the list of
-    Ray's nodes that are started."""
+    """Inside this block, Ray looks for its raylet until START_LIMIT or until the raylet has ended, and the raylet does
+    not wait for the ports of its agents. Yields the list of Ray's nodes that are started."""
     from ray._private import services
     from ray._private.node import Node
+    from ray._raylet import persist_port  # type: ignore[attr-defined]
 
     look, start = services.get_node, Node.start_raylet
     nodes: list[Any] = []
 
     def start_noted(node: Any, *arguments: Any, **options: Any) -> Any:
         nodes.append(node)
+        for name in UNUSED_SERVICES:
+            persist_port(node.get_session_dir_path(), node.node_id, name, -1)  # Ray's own sign for "not in use"
+        node._ray_params.runtime_env_agent_port = _free_port()
         return start(node, *arguments, **options)
 
     def look_longer(*arguments: Any) -> Any:
@@ -154,6 +163,13 @@ def _patient() -> Iterator[list[Any]]:
         yield nodes
     finally:
         services.get_node, Node.start_raylet = look, start
+
+
+def _free_port() -> int:
+    """A port on loopback that nobody uses now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def _check_address(address: str) -> None:
