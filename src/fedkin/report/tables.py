@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 
 LATEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
@@ -70,6 +72,43 @@ def terminal(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], c
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def stacked(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> list[tuple[list[str], list[list[str]]]]:
+    """A table too wide for the terminal as several that fit, one below the other, each with the first column."""
+    first, *sizes = [max(map(cell_len, column)) + 3 for column in zip(header, *rows)]  # two spaces and a border
+    groups: list[list[int]] = []
+    left = 0
+    for i, size in enumerate(sizes, 1):
+        if not groups or size > left:
+            groups.append([])
+            left = width - 1 - first
+        groups[-1].append(i)
+        left -= size
+    return [([header[0], *(header[i] for i in g)], [[r[0], *(r[i] for i in g)] for r in rows]) for g in groups]
+
+
+def show(
+    console: Console,
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    caption: str = "",
+    *,
+    wide: bool = False,
+) -> None:
+    """Print a table: stacked where the console is too narrow for it, or with `wide` however wide it gets."""
+    parts = [(header, rows)] if wide else stacked(header, rows, console.width)
+    for i, part in enumerate(parts, 1):
+        last = i == len(parts)
+        table = terminal(f"{title} ({i} of {len(parts)})" if len(parts) > 1 else title, *part, caption if last else "")
+        before = console.width
+        if wide:
+            console.width = max(before, console.measure(table, options=console.options.update(width=10_000)).maximum)
+        console.print(table)
+        console.width = before
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
