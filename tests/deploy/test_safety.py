@@ -361,4 +361,4 @@ def test_a_site_says_once_that_its_model_holds_examples(tmp_path, data, capsys):
 def test_introduce_tells_counts_alone(config):
     info = introduce(config)
     assert set(info._asdict()) == {"client", "data", "shape", "columns", "classes", "train", "validation", "test",
-                                   "error", "task", "outputs"}  # fmt: skip
+                                   "error", "task", "outputs", "fedkin"}  # fmt: skip

@@ -21,8 +21,8 @@ GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu"
 GREEK += " nu xi pi rho sigma tau upsilon phi chi psi omega"
 LATEX |= {letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθικλμνξπρστυφχψω", GREEK.split(), strict=True)}
 TILDE = re.compile(r"\$(\\\w+)\$\u0303|(\w)\u0303")  # a combining tilde after a letter
-WIDE = 120  # characters of all titles; in a wider table long ones are set in several lines of …
-NARROW = 11  # … characters
+WIDE = 70  # characters in a line of a page; in a wider table, titles longer than their cells are set in lines of …
+NARROW = 9  # … characters
 MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 
 
@@ -127,9 +127,11 @@ def csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[str]], bold: Collection[tuple[int, int]] = ()) -> str:
     """A tabular for the package booktabs; `bold` holds (row, column) of the cells to stand out."""
-    broken = sum(map(len, header)) > WIDE
-    titles = " & ".join(_title(t, "r" if i else "l") if broken else escaped(t) for i, t in enumerate(header)) + r" \\"
-    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", titles, r"\midrule"]
+    widest = [max((len(row[i]) for row in rows), default=0) for i in range(len(header))]
+    broken = sum(max(len(title), cells) + 2 for title, cells in zip(header, widest)) > WIDE
+    titles = [_title(t, "r" if i else "l", widest[i]) if broken else escaped(t) for i, t in enumerate(header)]
+    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule"]
+    lines += [" & ".join(titles) + r" \\", r"\midrule"]
     lines += [latex_line(row, [j for at, j in bold if at == i]) for i, row in enumerate(rows)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -139,15 +141,18 @@ def latex_line(cells: Sequence[str], bold: Collection[int] = ()) -> str:
     return " & ".join(rf"\textbf{{{text}}}" if j in bold else text for j, text in enumerate(texts)) + r" \\"
 
 
-def _title(text: str, side: str) -> str:
+def _title(text: str, side: str, cells: int) -> str:
     """A column's title; a long one is broken at spaces and after hyphens and slashes, but not in parentheses."""
-    if len(text) <= NARROW:
+    limit = max(NARROW, cells)
+    if len(text) <= limit:
         return escaped(text)
     lines = [""]
     for part in re.findall(r"\([^)]*\)\s?|[^\s/-]+(?:\s%\s?|[\s/-])?|[\s/-]", text):
-        if lines[-1] and len(lines[-1] + part.rstrip()) > NARROW:
+        if lines[-1] and len(lines[-1] + part.rstrip()) > limit:
             lines.append("")
         lines[-1] += part
+    if len(lines) == 1:
+        return escaped(text)
     return rf"\shortstack[{side}]{{\strut " + r"\\".join(escaped(line.strip()) for line in lines) + "}"
 
 
