@@ -131,7 +131,8 @@ def run_all(
     # asked once for each data set and partition: without a network, each answer may take long
     asked = {(j.setting.data, j.setting.partition): j.setting for j in waiting}
     absent = {key: why for key, setting in asked.items() if (why := unavailable(setting))}
-    failed = {j.name: why for j in waiting if (why := absent.get((j.setting.data, j.setting.partition)))}
+    keys = {j.name: (j.setting.data, j.setting.partition) for j in waiting}
+    failed = {name: absent[key] for name, key in keys.items() if key in absent}
     waiting = [j for j in waiting if j.name not in failed]
     # jobs on the same data follow each other, because a worker caches the data it has loaded
     waiting.sort(key=lambda j: (j.setting.data, j.seed, j.folder))
