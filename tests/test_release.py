@@ -49,5 +49,5 @@ def test_the_container_does_not_run_as_root():
     words = instructions()
     stages = [i for i, (name, _) in enumerate(words) if name == "FROM"]
     last = words[stages[-1] :]
-    assert [rest for name, rest in last if name == "USER"][-1:] == ["fedkin"]
+    assert [rest for name, rest in last if name == "USER"][-1:] == ["1000"]
     assert ("ENTRYPOINT", '["fedkin"]') in last

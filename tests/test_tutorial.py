@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedkin
 from fedkin.cli import main
 
 PAGE = Path(__file__).parent.parent / "docs" / "tutorial-hospitals.md"
@@ -83,3 +84,12 @@ def test_every_block_runs(source, tmp_path, monkeypatch, capsys, real_data):
     written = list(csv.DictReader(Path("predictions.csv").read_text().splitlines()))
     assert [line["patient"] for line in written] == [f"P-{k:03}" for k in range(10)]
     assert len(Path("east-predictions.csv").read_text().splitlines()) == 11
+
+
+def test_both_versions_of_the_own_method_keep_the_contract(tmp_path):
+    page = (PAGE.parent / "tutorial-own-method.md").read_text()
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)):
+        (tmp_path / f"own{number}.py").write_text(code)
+        outcomes = list(fedkin.verify(f"{tmp_path / f'own{number}.py'}:OwnMean"))
+        assert [f"{one.name}: {one.detail}" for one in outcomes if not one.passed] == []
+        assert any("it defines no mixing" in one.name for one in outcomes) == (number == 0)

@@ -100,8 +100,8 @@ def hint(name: str, known: Iterable[str], prefix: str = "") -> str:
     for other in names:
         if other.replace("-", "_") == renamed:
             return f" It is now called {prefix}{other}."
-    near = difflib.get_close_matches(name, names, n=3)
-    return f" Did you mean {' or '.join(prefix + other for other in near)}?" if near else ""
+    near = [prefix + other for other in difflib.get_close_matches(name, names, n=3)]
+    return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
 
 
 def plug_ins(group: str, known: Iterable[str]) -> dict[str, Entry]:
@@ -137,7 +137,9 @@ def load_path(target: str) -> Any:
         except ModuleNotFoundError as error:
             raise ValueError(f"'{target}' cannot be loaded: {error}. Expected file.py:Name or module:Name.") from None
     if not hasattr(module, name):
-        names = [n for n in dir(module) if n[0] != "_"]
+        public = [n for n in dir(module) if n[0] != "_"]
+        made = [n for n in public if getattr(getattr(module, n), "__module__", None) == module.__name__]
+        names = made or public  # what the module makes itself, and not what it imports
         raise ValueError(f"{where} has no '{name}'.{hint(name, names)} It has {', '.join(names)}.")
     return getattr(module, name)
 

@@ -150,6 +150,11 @@ def test_clients_of_all_seeds_count_if_the_seeds_draw_their_own(call, tmp_path):
         (["run", "fedavgg"], "Did you mean fedavg"),
         (["run", "fedavg", "fedprox"], "fedkin compare"),
         (["run", "fedavg", "--data", "digitz"], "Did you mean digits"),
+        (
+            ["run", "fedavg", "--data", "nowhere/hospitals"],
+            "There is no folder nowhere/hospitals: --data takes",
+        ),
+        (["verify", "fedavgg"], "There is no method 'fedavgg'. Did you mean fedavg, perfedavg or lg-fedavg?"),
         (["run", "fedavg", "--partition", "dirichle"], "Did you mean dirichlet"),
         (["run", "fedavg", "--model", "cnn9"], "There is no model 'cnn9'"),
         (["run", "fedavg", "--model", "har"], "har needs windows"),

@@ -80,7 +80,7 @@ def test_scores_are_those_of_the_task():
 @pytest.mark.parametrize(
     "changes",
     [{"train": 2**62}, {"train": 0}, {"classes": 10**10}, {"classes": 0}, {"test": -1}, {"shape": "1000000 1000000"},
-     {"shape": "-3"}, {"shape": ""}, {"shape": "x"}],
+     {"shape": "-3"}, {"shape": ""}, {"shape": "x"}, {"fedkin": "1\nnorth is connected"}],
 )  # fmt: skip
 def test_a_card_out_of_range_is_refused(changes):
     with pytest.raises(Malformed):
@@ -105,6 +105,18 @@ def test_a_site_that_cannot_take_part_is_named_at_once(tmp_path, data, changes, 
     world = World(tmp_path, data, lie, run__wait=1e9)
     with pytest.raises(RuntimeError, match=f"west cannot take part: .*{words}.*fedkin deploy check"):
         world.serve()
+
+
+def test_a_site_with_another_fedkin_is_named(tmp_path, data, capsys):  # noqa: F811
+    def older(grid, node, message):
+        if grid.homes[node]["name"] == "west" and message.metadata.message_type == "query.hello":
+            return codec.encode_info(introduce(SiteConfig.read(grid.homes[node]))._replace(fedkin="0.1.0"))
+        return None
+
+    World(tmp_path, data, older).serve()
+    shown = capsys.readouterr().out
+    assert f"west has fedkin 0.1.0, the server has {fedkin.__version__}" in shown
+    assert "north has fedkin" not in shown
 
 
 def test_metrics_of_the_task_come_over_the_wire(tmp_path, data):  # noqa: F811
@@ -349,4 +361,4 @@ def test_a_site_says_once_that_its_model_holds_examples(tmp_path, data, capsys):
 def test_introduce_tells_counts_alone(config):
     info = introduce(config)
     assert set(info._asdict()) == {"client", "data", "shape", "columns", "classes", "train", "validation", "test",
-                                   "error", "task", "outputs"}  # fmt: skip
+                                   "error", "task", "outputs", "fedkin"}  # fmt: skip

@@ -330,3 +330,16 @@ def test_the_manifest_verifies_itself(copy):
     assert checkpoints._signed(manifest) == manifest
     assert checkpoints._signed({**manifest, "round": 3}) != {**manifest, "round": 3}
     assert Checkpoint(copy, manifest).done == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("fedkin", "run", "fedavg", "--lr", "0.1"), "fedkin run fedavg --lr 0.1"),
+        (("flwr-serverapp", "--token", "abc", "--insecure"), "flwr-serverapp --token '***' --insecure"),
+        (("flwr-serverapp", "--token=abc", "--insecure"), "flwr-serverapp '--token=***' --insecure"),
+        (("flwr-serverapp", "--token"), "flwr-serverapp --token"),
+    ],
+)
+def test_the_command_that_is_kept_has_no_secrets(words, shown):
+    assert checkpoints.command(words) == shown

@@ -25,6 +25,7 @@ def made_data(monkeypatch):
 
     kept: dict[str, Arrays] = {}
     monkeypatch.setattr(federations, "arrays", lambda data: kept.setdefault(data, arrays(data)))
+    monkeypatch.setattr(federations.svhn, "at_hand", lambda: True)
     for cached in (carry_out._federation, federations.draws):
         cached.cache_clear()
     yield

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from fedkin.data import DATASETS
 from fedkin.data.partition import PARTITIONS
+from fedkin.data.svhn import at_hand
 from fedkin.experiments import carry_out, federations, measures
 from fedkin.experiments.cells import Cells, Job, job
 from fedkin.experiments.declare import SCALES, Cell, Claim, Item, Measure, Run, Setting, tiny
@@ -26,7 +27,7 @@ from fedkin.experiments.estimate import status
 from fedkin.experiments.federations import build, by_kld, level_seed
 from fedkin.experiments.outcome import Outcome, half_interval
 from fedkin.experiments.papers import PAPERS, find, items, pfedgat
-from fedkin.experiments.reproduce import show_list, show_status, store_of, write
+from fedkin.experiments.reproduce import show, show_list, show_status, store_of, write
 from fedkin.methods import METHODS, method
 from fedkin.models import MODELS
 from fedkin.results import folder as results_folder
@@ -448,8 +449,13 @@ def test_a_stored_cell_is_small(tmp_path, made_data):
     assert set(found["runs"]) == {"0", "1"}
 
 
-def test_only_some_rows(tmp_path, made_data):
-    assert list(tried(TINY, tmp_path, seeds=1, only=("local",)).runs) == [("local", "mnist")]
+def test_only_some_rows(tmp_path, made_data, capsys):
+    made = tried(TINY, tmp_path, seeds=1, only=("local",))
+    assert list(made.runs) == [("local", "mnist")]
+    show(made, Console(width=80))
+    shown = capsys.readouterr().out
+    assert "│ local" in shown
+    assert "│ fedavg" not in shown
     with pytest.raises(ValueError, match=r"leaves nothing of paper/tiny; its rows: fedavg, local"):
         tried(TINY, tmp_path, only=("fedprox",))
 
@@ -457,18 +463,49 @@ def test_only_some_rows(tmp_path, made_data):
 def test_data_that_is_not_there_is_said_and_the_rest_is_run(tmp_path, made_data, monkeypatch):
     arrays = federations.arrays
 
+    asked = []
+
     def absent(data):
-        if data == "svhn":
-            raise FileNotFoundError("SVHN is not here: put it there.")
+        if data == "cifar100":
+            asked.append(data)
+            raise FileNotFoundError("CIFAR is not here: put it there.")
         return arrays(data)
 
     monkeypatch.setattr(federations, "arrays", absent)
+    settings = [replace(SMALL, data="cifar100", lr=lr) for lr in (0.1, 0.2)]
+    others = [replace(TINY.cells[0], column=f"c{i}", setting=setting) for i, setting in enumerate(settings)]
+    made = tried(replace(TINY, cells=(*TINY.cells, *others)), tmp_path, seeds=1)
+    assert asked == ["cifar100"]  # and not once for each setting
+    assert made.missing == {("fedavg", name): "CIFAR is not here: put it there." for name in ("c0", "c1")}
+    assert ("fedavg", "mnist") in made.runs
+    assert "CIFAR is not here: put it there: c0; c1." in made.markdown()
+    assert made.table("accuracy")[1][0][2] == "no data"
+
+
+def test_svhn_is_not_downloaded_and_its_absence_is_one_line(tmp_path, made_data, monkeypatch, capsys):
+    monkeypatch.setenv("FEDKIN_DATA", str(tmp_path))
+    monkeypatch.setattr(federations.svhn, "at_hand", at_hand)
+    monkeypatch.setattr("pooch.retrieve", lambda *_, **__: pytest.fail("it was downloaded"))
     other = replace(TINY.cells[0], column="svhn", setting=replace(SMALL, data="svhn"))
     made = tried(replace(TINY, cells=(*TINY.cells, other)), tmp_path, seeds=1)
-    assert made.missing == {("fedavg", "svhn"): "SVHN is not here: put it there."}
-    assert ("fedavg", "mnist") in made.runs
-    assert "SVHN is not here: put it there: svhn." in made.markdown()
-    assert made.table("accuracy")[1][0][2] == "no data"
+    show(made, Console(width=300))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "SVHN" in line]
+    assert line.startswith(
+        f"1 cell: not run: SVHN is not at hand (it is not in {tmp_path / 'svhn'}, and reproduce does"
+    )
+    assert "Not run: SVHN is not at hand: svhn." in made.markdown()
+
+
+def test_tables_fit_the_terminal_unless_they_may_be_wide(tmp_path, made_data, capsys):
+    columns = [replace(TINY.cells[0], column=f"a column with number {i}") for i in range(6)]
+    made = tried(replace(TINY, cells=(*TINY.cells, *columns)), tmp_path, seeds=1)
+    show(made, Console(width=80))
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert all(cell.column in narrow for cell in columns)
+    assert "…" not in narrow
+    show(made, Console(width=80), wide=True)
+    assert any(all(cell.column in line for cell in columns) for line in capsys.readouterr().out.splitlines())
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, made_data, monkeypatch):
@@ -622,9 +659,11 @@ def test_status_and_list(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     show_status(["fedcedar/fig3"], "desk", None, store_of(None, "desk", tmp_path), Console(width=200))
     assert "0 of 9" in capsys.readouterr().out
-    show_list(None, Console(width=250))
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in WANTED)
+    for width in (80, 250):
+        show_list(None, Console(width=width))
+        shown = capsys.readouterr().out
+        assert all(name in shown for name in WANTED)
+        assert max(map(len, shown.splitlines())) <= width
 
 
 def test_the_time_left_is_learned_from_runs_that_are_done(tmp_path):

@@ -365,6 +365,11 @@ def test_classes_and_clients_have_their_names(opened, hospitals, address, tmp_pa
     assert (shown[:10], sorted(shown[10:])) == ([*map(str, range(10))], [*map(str, range(8))])
 
 
+def test_the_first_method_shown_learns_from_others(opened, hospitals, tmp_path):
+    page = opened(report.write([hospitals], tmp_path / "report.html").as_uri())
+    expect(page.find("#result tr.chosen")).to_contain_text("fedavg")  # and not local, which is the first
+
+
 def test_the_buttons_below_a_table_keep_away_from_what_follows(opened, hospitals, tmp_path):
     page = opened(report.write([hospitals], tmp_path / "report.html").as_uri())
     page.run("document.querySelectorAll('details').forEach(box => { box.open = true; })")

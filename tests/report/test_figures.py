@@ -51,6 +51,7 @@ def test_bands_are_one_standard_deviation_over_seeds(tmp_path):
             edges = [y for x, y in band.get_paths()[0].vertices if x == round]
             assert min(edges) == pytest.approx(low, abs=1e-3)
             assert max(edges) == pytest.approx(high, abs=1e-3)
+    assert all(tick == int(tick) for tick in axes.get_xticks())  # of two rounds, too
 
 
 def test_one_seed_has_no_bands(comparison):

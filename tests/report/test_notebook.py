@@ -87,6 +87,10 @@ def test_what_a_terminal_shows_is_one_line(run, federation):
     assert repr(run) == f"<Run of pflic,clusters=2: 8 clients, accuracy {percent}>"
     assert repr(federation) == "<Federation of 8 clients: data digits, partition rotated>"
     assert repr(run.history) == f"<History: {len(run.history.records)} records>"
+    comparison = fedkin.compare(["local"], federation, rounds=1, engine="serial", save_models=False)
+    score = f"{100 * comparison.lines[0].personal:.2f}%"
+    assert repr(comparison) == f"<Comparison of 1 method: best local, accuracy {score}; print it for all>"
+    assert str(comparison) == comparison.markdown()
 
 
 def test_the_folder_of_a_newcomer_shows_what_to_expect(federation, tmp_path):

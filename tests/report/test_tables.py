@@ -17,19 +17,22 @@ def test_special_characters_signs_and_greek_letters():
 
 
 def test_long_titles_of_a_wide_table_take_several_lines():
-    titles = ["a site: accuracy", "received %", "fashion-pathological %", "above/below fedavg-ft", "north (n = 60)"]
+    titles = ["a site: accuracy", "received %", "fashion-pathological %", "95 % interval"]
     assert latex(titles, []).splitlines()[2] == (
-        r"a site: accuracy & received \% & fashion-pathological \% & above/below fedavg-ft & north (n = 60) \\"
+        r"a site: accuracy & received \% & fashion-pathological \% & 95 \% interval \\"
     )
-    lines = latex([*titles, *["a column"] * 10], [["a", "-1.5", *["b"] * 13]]).splitlines()
-    assert lines[2].split(" & ")[:5] == [
+    titles += ["above/below fedavg-ft", "north (n = 60)", *["a column"] * 10]
+    lines = latex(titles, [["a", "-1.5", "1", "-1.00 to +2.00", *["b"] * 12]]).splitlines()
+    assert lines[2].split(" & ")[:7] == [
         r"\shortstack[l]{\strut a site:\\accuracy}",
-        r"received \%",
+        r"received \%",  # no place to break it
         r"\shortstack[r]{\strut fashion-\\pathological \%}",
-        r"\shortstack[r]{\strut above/below\\fedavg-ft}",
+        r"95 \% interval",  # its cells are wider
+        r"\shortstack[r]{\strut above/\\below\\fedavg-ft}",
         r"\shortstack[r]{\strut north\\(n = 60)}",
+        r"a column",
     ]
-    assert lines[4].startswith(r"a & $-$1.5 & b & ")
+    assert lines[4].startswith(r"a & $-$1.5 & 1 & $-$1.00 to +2.00 & b & ")
 
 
 @pytest.mark.processes

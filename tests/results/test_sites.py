@@ -141,6 +141,16 @@ def test_latex_has_booktabs_and_the_best_in_bold():
     assert lines[5].startswith(r"a\_b & \textbf{91.67 $\pm$ ")
 
 
+def test_latex_has_a_line_for_each_client_if_there_are_many():
+    one = made_comparison()
+    sites = tuple(replace(one.sites[0], name=f"site {i}") for i in range(7))
+    lines = latex(replace(one, sites=sites)).splitlines()
+    assert lines[:3] == [r"\begin{tabular}{lrr}", r"\toprule", r"accuracy (\%) & local & a\_b \\"]
+    assert lines[4].startswith(r"site 0 (n = 60) & 50.00 $\pm$ ")
+    assert r" & \textbf{91.67 $\pm$ " in lines[4]
+    assert lines[10].startswith("site 6 ")
+
+
 def test_markdown_shows_validation_beside_test():
     text = markdown(made_comparison())
     assert "| accuracy % | north (n = 60) |" in text
@@ -259,7 +269,10 @@ def test_latex_of_methods_has_signs_and_leaves_out_empty_columns():
     made = made_comparison()
     changed = Comparison(tuple(replace(line, gain=-0.0123) for line in made.lines), "made")
     lines = changed.latex().splitlines()
-    assert lines[2] == r"method & personal \% & worst 10 \% & gain over local & gain/lose & bytes/round \\"
+    assert lines[2] == (
+        r"method & personal \% & \shortstack[r]{\strut worst\\10 \%} & \shortstack[r]{\strut gain over\\local} & "
+        r"gain/lose & \shortstack[r]{\strut bytes/\\round} \\"
+    )
     assert lines[4].startswith(r"local & 50.00 & 0.00 & $-$1.23 & ")
     assert lines[5].startswith(r"a\_b & \textbf{91.67} & ")
 

@@ -23,6 +23,8 @@ class BenchFlags:
     """Number of parallel runs; 0 means one for each core."""
     status: bool = False
     """Show which runs are done and how many hours the others will take."""
+    wide: bool = False
+    """Show all columns of the table side by side, however wide it gets."""
 
 
 def command(words: list[str]) -> int:
@@ -35,7 +37,7 @@ def command(words: list[str]) -> int:
 
     methods, tracks = _names(flags.methods), _names(flags.tracks)
     if flags.status:
-        show_status(*known(methods, tracks), store_of(flags.cells, flags.out), console(160))
+        show_status(*known(methods, tracks), store_of(flags.cells, flags.out), console())
         return 0
     bench(
         tracks=tracks,
@@ -43,7 +45,8 @@ def command(words: list[str]) -> int:
         out=flags.out,
         cells=flags.cells,
         workers=flags.workers,
-        console=console(160),
+        console=console(),
+        wide=flags.wide,
     )
     return 0
 

@@ -188,8 +188,8 @@ def show(made: Comparison, *, wide: bool) -> None:
 
 def show_sites(made: Comparison, *, wide: bool) -> None:
     """Each method at each client, and what each client should use. Clients without names of their own are counted."""
-    from fedkin.cli.terminal import console, fitting
-    from fedkin.report.tables import terminal
+    from fedkin.cli.terminal import console
+    from fedkin.report import tables
     from fedkin.results.sites_tables import cell, is_best
 
     sites = made.sites
@@ -209,12 +209,8 @@ def show_sites(made: Comparison, *, wide: bool) -> None:
         rows.append([line.method, *(f"{cell(made, site, line.method)} {m}" for site, m in zip(sites, marks))])
     if made.metric == "accuracy" and sites[0].majority_rate is not None:
         rows.append(["most frequent class", *(f"{100 * (site.majority_rate or 0):.2f}  " for site in sites)])
-    screen = console(1000 if wide else None)
-    fit, rows = fitting(header, rows, header, 1000 if wide else screen.width)
-    notes = ["± standard error over the n test examples; * best on test. To choose, use the validation scores"]
-    if len(fit) < len(header):
-        notes.append(f"Not shown: {', '.join(h for h in header if h not in fit)}; --wide shows all")
-    screen.print(terminal("Which method at which client", fit, rows, "\n".join(notes)))
+    note = "± standard error over the n test examples; * best on test. To choose, use the validation scores"
+    tables.show(console(1000 if wide else None), "Which method at which client", header, rows, note, wide=wide)
     for site in sites:
         print(site.advice)
 

@@ -33,7 +33,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Use": {
         "predict DIR": "Use a client's model on new examples.",
         "join DIR": "Make a model for a client that was not in the run.",
-        "export DIR": "Write a client's model as ONNX.",
+        "export DIR": "Write a client's model as ONNX or torch.export.",
     },
     "Papers": {
         "reproduce PAPER/ITEM …": "Rerun tables and figures of papers.",

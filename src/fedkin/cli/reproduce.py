@@ -27,6 +27,8 @@ class ReproduceFlags:
     """List the items, with an estimate of their time on this machine."""
     status: bool = False
     """Show which runs are done and how many hours the others will take."""
+    wide: bool = False
+    """Show all columns of a table side by side, however wide it gets."""
 
 
 def command(words: list[str]) -> int:
@@ -40,10 +42,10 @@ def command(words: list[str]) -> int:
     from fedkin.experiments.reproduce import reproduce, show_list, show_status, store_of
 
     if flags.status:
-        show_status(names, flags.scale, flags.seeds, store_of(flags.cells, flags.scale, flags.out), console(160))
+        show_status(names, flags.scale, flags.seeds, store_of(flags.cells, flags.scale, flags.out), console())
         return 0
     if flags.list or not names:
-        show_list(flags.seeds, console(160))
+        show_list(flags.seeds, console(), wide=flags.wide)
         return 0
     reproduce(
         names,
@@ -53,6 +55,7 @@ def command(words: list[str]) -> int:
         out=flags.out,
         cells=flags.cells,
         workers=flags.workers,
-        console=console(160),
+        console=console(),
+        wide=flags.wide,
     )
     return 0

@@ -146,6 +146,7 @@ def table(name: str, summary: dict[str, Any]) -> Table:
         notes.append(one_class_note(alone))
     if summary["sees_test"]:
         notes.append("This method learns from test examples, as its paper does: its results are optimistic")
+    notes.insert(0, "weighted: by test examples; std: over clients; Jain: 1 if all clients fare alike")
     header = (f"{metric} %" if unit else metric, "mean", "weighted", "std", "worst 10 %", "Jain")
     return terminal(name, header, rows, "\n".join(notes))
 

@@ -25,7 +25,8 @@ class DataFlags:
     data: str = "digits"
     """Data set (see `fedkin list datasets`), or a folder with one .csv, .tsv, .parquet or .npz file for each client."""
     data_dir: str | None = None
-    """Folder in which the data sets' files are or will be kept; by default the variable FEDKIN_DATA."""
+    """Folder in which the data sets' files are or will be kept; by default what the variable FEDKIN_DATA names, else
+    fedkin in the user's cache."""
     label: tuple[str, ...] = ("y",)
     """Own data: name of the column with the labels; several names with --task multilabel or regression."""
     ignore: tuple[str, ...] = ()
@@ -70,7 +71,7 @@ class TaskFlags:
     """classification, regression, multilabel, or your own as file.py:Class; by default inferred from the data."""
     metrics: tuple[str, ...] = ()
     """Metrics to compute. Classification: accuracy, balanced_accuracy, f1, auc, log_loss, calibration_error.
-    Regression: rmse, mae, r2."""
+    Regression: rmse, mae, r2. Multilabel: accuracy, f1, auc."""
     headline: str | None = None
     """The metric that results are judged by; by default the first of --metrics."""
     class_weights: tuple[float, ...] = ()
@@ -80,7 +81,7 @@ class TaskFlags:
 @dataclass(frozen=True)
 class ConfigFlags:
     config: Path | None = None
-    """Read settings from this file: a .toml, or the config.json of an earlier run. Flags win over the file."""
+    """Read settings from this file: a .toml, or the config.json of an earlier run. Flags override the file."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,10 @@ def federation(flags: Any, seed: int) -> Federation:
     from fedkin.data.federation import federate
 
     own: DataFlags = flags.data
+    if any(sign in own.data for sign in "/\\~") and not Path(own.data).is_dir():
+        raise UserError(
+            f"There is no folder {own.data}: --data takes a folder with one file for each client, or a name."
+        )
     reading: dict[str, Any] = {name: getattr(own, name) for name in READING}
     folder = is_folder(own.data)
     if not folder and (given := [name for name in READING if reading[name] != getattr(DataFlags, name)]):

@@ -24,7 +24,11 @@ def command(words: list[str]) -> int:
     from fedkin.cli.terminal import console
     from fedkin.conformance import verify
     from fedkin.methods import METHODS
+    from fedkin.registry import lookup
 
+    for name in names:  # a typing error is not a broken property
+        if ":" not in name:
+            lookup(METHODS, name.split(",")[0], "method")
     screen = console()
     failures = 0
     with settings.ray_cluster(flags.ray):
@@ -36,5 +40,6 @@ def command(words: list[str]) -> int:
                 screen.print(f"  {mark} {outcome.name} ({outcome.seconds:.1f} s)", highlight=False)
                 if not outcome.passed:
                     screen.print(f"      {outcome.detail}", markup=False, highlight=False)
-    screen.print("All properties hold." if not failures else f"{failures} properties do not hold.")
+    broken = "1 property does not hold." if failures == 1 else f"{failures} properties do not hold."
+    screen.print(broken if failures else "All properties hold.")
     return 1 if failures else 0

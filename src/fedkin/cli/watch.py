@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedkin.cli import flags as parsing
 from fedkin.cli.report import bibtex
@@ -23,6 +24,8 @@ def command(words: list[str]) -> int:
     try:
         with server(folders, flags.port, lambda labels: bibtex(folders)) as made:
             print(f"http://127.0.0.1:{made.server_port}/ shows {', '.join(folders)}. Ctrl-C ends it.", flush=True)
+            if absent := [folder for folder in folders if not Path(folder).exists()]:
+                print(f"Not there yet: {', '.join(absent)}. The page waits for a run with this --out.", flush=True)
             made.serve_forever()
     except KeyboardInterrupt:
         print()

@@ -81,7 +81,7 @@ def every_field_matters(method: Method) -> str:
                     f"matters = {{'{item.name}': {{…other fields…}}}}"
                 )
             tried += 1
-    return f" ({tried} changes tried)"
+    return f" ({tried} {'change' if tried == 1 else 'changes'} tried)"
 
 
 def survives_lost_replies(method: Method) -> None:

@@ -16,6 +16,11 @@ _FILES = {
 }
 
 
+def at_hand(folder: str | Path | None = None) -> bool:
+    """Are the files present, so that nothing has to be downloaded?"""
+    return all((data_dir(folder) / "svhn" / name).exists() for name in _FILES)
+
+
 def load(folder: str | Path | None = None) -> Arrays:
     from scipy.io import loadmat
 

@@ -23,6 +23,7 @@ def check(path: Path) -> list[str]:
     ]
     return [
         f"{config.name} is ready. This is all that the server learns before the first round:",
+        f"  the name of this site, and its version of fedkin: {info.fedkin}",
         f"  training, validation and test examples: {info.train}, {info.validation}, {info.test}",
         f"  shape of an example: {info.shape}; {_targets(info)}",
         f"  digest of the columns and classes: {info.columns or 'none'} ({_agreed(config)})",

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedkin.protocol import Message
 from fedkin.task import TASKS, Classification, Task
 
-VERSION = 2
+VERSION = 3
 RAW = "fedkin.raw"  # little-endian, row after row
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -109,6 +109,8 @@ class SiteInfo(NamedTuple):
     """The kind of its targets: classification, regression or multilabel."""
     outputs: int = 0
     """Targets of a regression or labels of a multi-label task; 0 in a classification."""
+    fedkin: str = ""
+    """The version of fedkin that is installed there."""
 
 
 # ---- arrays
@@ -294,6 +296,8 @@ def encode_info(info: SiteInfo) -> RecordDict:
 def decode_info(record: RecordDict) -> SiteInfo:
     info: SiteInfo = _read(SiteInfo, record)
     _within("length of its texts", max(len(text) for text in info if isinstance(text, str)), 0, MOST_TEXT)
+    if not re.fullmatch(r"[\w.+!-]{0,40}", info.fedkin):
+        raise Malformed("fedkin must be a version.")
     if info.error:
         return info
     _within("train", info.train, 1, MOST_EXAMPLES)

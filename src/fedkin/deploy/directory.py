@@ -10,6 +10,7 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+import fedkin
 from fedkin.deploy.codec import MOST_CLASSES, MOST_EXAMPLES, Malformed, SiteInfo, claimed_name, decode_info, encode_text
 
 T = TypeVar("T")
@@ -131,6 +132,11 @@ class NodeDirectory:
             self._notify(f"node {node} is refused: '{info.client}' has examples of another shape than before")
         else:
             self._notify(f"{info.client} is connected as node {node}, with {info.train} training examples")
+            if info.fedkin != fedkin.__version__:
+                self._notify(
+                    f"{info.client} has fedkin {info.fedkin or 'of an unknown version'}, the server has "
+                    f"{fedkin.__version__}: results may differ, so install the same version on every machine"
+                )
             self.refused.pop(info.client, None)
             self.infos[info.client] = info
             self._speaks[info.client] = node

@@ -77,6 +77,7 @@ def introduce(config: SiteConfig, preprocessing: str = "") -> SiteInfo:
         test=len(split.test),
         task=mine.arrays.task,
         outputs=0 if mine.classes else mine.outputs,
+        fedkin=fedkin.__version__,
     )
 
 

@@ -11,6 +11,7 @@ import json
 import platform
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -260,5 +261,19 @@ def environment() -> dict[str, str]:
         "numpy": np.__version__,
         "scipy": scipy.__version__,
         "machine": f"{platform.system()} {platform.machine()}",
-        "command": shlex.join(sys.argv),
+        "command": command(sys.argv),
     }
+
+
+def command(words: Sequence[str]) -> str:
+    """The command of this process. Flower's server gets a secret token in it, which must not be in results that people
+    hand on."""
+    secret = [i for i, word in enumerate(words) if "token" in word.partition("=")[0] and word.startswith("--")]
+    shown = list(words)
+    for i in secret:
+        name, given, _ = words[i].partition("=")
+        if given:
+            shown[i] = f"{name}=***"
+        elif i + 1 < len(words):
+            shown[i + 1] = "***"
+    return shlex.join(shown)

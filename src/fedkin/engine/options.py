@@ -67,9 +67,9 @@ class Options:
     spread: Annotated[float, Bound(least=0, most=10)] = 0.0
     """Spread of the simulated clients' links and processors (standard deviation of the logarithm of their rates)."""
     arrive: dict[int, int] = field(default_factory=dict)
-    """Client and the first round in which it is present; all others are present from the start."""
+    """Client and the first round in which it is present, in pairs: 7 3 8 5. All others are present from the start."""
     leave: dict[int, int] = field(default_factory=dict)
-    """Client and the first round in which it is absent; it does not come back."""
+    """Client and the first round in which it is absent, in pairs: 7 3 8 5. It does not come back."""
     checkpoint_every: Count = 5
     """Rounds between checkpoints."""
     save_models: bool = True

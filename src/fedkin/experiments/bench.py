@@ -93,6 +93,7 @@ def bench(
     cells: Path | None = None,
     workers: int = 0,
     console: Console,
+    wide: bool = False,
 ) -> Board:
     """Run the leaderboard, print it and write it to `out`; by default all tracks and all methods that are ranked."""
     from fedkin.engine.progress import counting
@@ -105,7 +106,7 @@ def bench(
             with counting(name, console) as on_progress:
                 failed |= run_track(methods, track, out, store, workers, on_progress)
     found = collect(names, chosen_tracks, store, failed)
-    show(found, console)
+    show(found, console, wide=wide)
     for path in write(found, out):
         print(f"  {path}")
     return found
@@ -263,10 +264,8 @@ def text(found: Board) -> str:
     return "\n".join(parts) + "\n"
 
 
-def show(found: Board, console: Console) -> None:
-    from fedkin.report.tables import terminal
-
-    console.print(terminal("Leaderboard", *found.table(), BUDGET))
+def show(found: Board, console: Console, *, wide: bool = False) -> None:
+    tables.show(console, "Leaderboard", *found.table(), BUDGET, wide=wide)
     console.print(found.words(), markup=False, highlight=False)
     for line in found.failures:
         console.print(f"Not ranked: {line}", markup=False, highlight=False)

@@ -128,8 +128,11 @@ def run_all(
     for name, one in distinct.items():
         if cells.get(one, keep.get(name, ())) is None and not _stored(one, out, cells, keep.get(name, ())):
             waiting.append(one)
-    absent = {j.folder: why for j in {j.folder: j for j in waiting}.values() if (why := unavailable(j.setting))}
-    failed = {j.name: absent[j.folder] for j in waiting if j.folder in absent}
+    # asked once for each data set and partition: without a network, each answer may take long
+    asked = {(j.setting.data, j.setting.partition): j.setting for j in waiting}
+    absent = {key: why for key, setting in asked.items() if (why := unavailable(setting))}
+    keys = {j.name: (j.setting.data, j.setting.partition) for j in waiting}
+    failed = {name: absent[key] for name, key in keys.items() if key in absent}
     waiting = [j for j in waiting if j.name not in failed]
     # jobs on the same data follow each other, because a worker caches the data it has loaded
     waiting.sort(key=lambda j: (j.setting.data, j.seed, j.folder))

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.data import DATASETS
+from fedkin.data import DATASETS, svhn
 from fedkin.data.arrays import Arrays
 from fedkin.data.federation import Federation, Split, federate
+from fedkin.data.files import data_dir
 from fedkin.data.partition import PARTITIONS, Ints
 from fedkin.experiments.declare import Setting
 
@@ -31,6 +32,11 @@ def unavailable(setting: Setting) -> str:
         return f"The data set {setting.data} is not known to this version."
     if setting.partition not in PARTITIONS:
         return f"The partition {setting.partition} is not known to this version."
+    if setting.data == "svhn" and not svhn.at_hand():  # few have it, and a run of many items must not wait for it
+        return (
+            f"not run: SVHN is not at hand (it is not in {data_dir(None) / 'svhn'}, and reproduce does not download "
+            "it; `fedkin run local --data svhn --rounds 1` does)"
+        )
     try:
         arrays(setting.data)
     except FileNotFoundError as error:

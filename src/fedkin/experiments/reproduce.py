@@ -28,6 +28,7 @@ def reproduce(
     cells: Path | None = None,
     workers: int = 0,
     console: Console,
+    wide: bool = False,
 ) -> None:
     """Run the named items ("all": every one), and print and write their outcomes."""
     from fedkin.engine.progress import counting
@@ -47,7 +48,7 @@ def reproduce(
                 workers=workers,
                 on_progress=on_progress,
             )
-        show(outcome, console)
+        show(outcome, console, wide=wide)
         for path in write(outcome, out):
             print(f"  {path}")
 
@@ -85,15 +86,17 @@ def write(outcome: Outcome, out: Path) -> list[Path]:
     return made
 
 
-def show(outcome: Outcome, console: Console) -> None:
-    from fedkin.report.tables import terminal
-
+def show(outcome: Outcome, console: Console, *, wide: bool = False) -> None:
+    """Tables that fit the console, or with `wide` all columns of a measure in one table; then the claims."""
+    asked = {row for row, _ in (*outcome.runs, *outcome.missing)}  # not what --only leaves out
     for measure in outcome.item.measures:
+        title = f"{outcome.name}: {outcome.item.title}"
         header, rows = outcome.table(measure)
-        console.print(terminal(f"{outcome.name}: {outcome.item.title}", header, rows, outcome.item.where))
+        rows = [row for row in rows if row[0] in asked] or rows
+        tables.show(console, title, header, rows, outcome.item.where, wide=wide)
     for reason in dict.fromkeys(outcome.missing.values()):
         count = sum(1 for why in outcome.missing.values() if why == reason)
-        console.print(f"{count} cells: {reason}", markup=False)
+        console.print(f"{count} {'cell' if count == 1 else 'cells'}: {reason}", markup=False, highlight=False)
     judged = outcome.claims()
     for verdict in VERDICTS:
         found: dict[str, list[str]] = {}
@@ -110,7 +113,8 @@ def show(outcome: Outcome, console: Console) -> None:
             console.print(f"{verdict} ({count}): {text}", markup=False, highlight=False)
 
 
-def show_list(seeds: int | None, console: Console) -> None:
+def show_list(seeds: int | None, console: Console, *, wide: bool = False) -> None:
+    """Every item with an estimate of its time. A narrow console has no room for where it is in the paper."""
     from fedkin.experiments.estimate import status
     from fedkin.report.tables import duration, terminal
 
@@ -125,8 +129,13 @@ def show_list(seeds: int | None, console: Console) -> None:
     header = ("item", "what it shows", "in the paper", "cells", *SCALES)
     note = "\n".join(f"{scale}: {says}." for scale, says in SCALES.items())
     note += "\nTimes are estimates for this machine's cores; items that share runs share their time."
+    if wide:
+        console.width = max(console.width, 160)
+    elif console.width < 120:
+        header, rows = (header[:2] + header[3:]), [row[:2] + row[3:] for row in rows]
+        note += "\n--wide also says where each item is in its paper."
     table = terminal("Tables and figures of the papers", header, rows, note)
-    for column in table.columns[:3]:
+    for column in table.columns[: -1 - len(SCALES)]:
         column.justify = "left"
     console.print(table)
 

@@ -125,9 +125,17 @@ def learning(data: dict[str, Any]) -> Any:
         return None
     _bands(axes, data)
     axes.set(xlabel="round", ylabel=f"personal {_metric(data)}{' (%)' if unit == 100 else ''}")
+    _whole_rounds(axes)
     if len(data["methods"]) > 1:
         figure.legend(loc="outside lower center", ncols=3, handlelength=3)
     return figure
+
+
+def _whole_rounds(axes: Any) -> None:
+    """No ticks between two rounds."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _bands(axes: Any, data: dict[str, Any]) -> None:
@@ -205,7 +213,7 @@ def partition(data: dict[str, Any]) -> Any:
 def costs(data: dict[str, Any]) -> Any:
     """Traffic by direction and simulated time of each method, as stacked bars."""
     methods = data["methods"]
-    figure, (left, right) = _axes(PAGE, 0.7 + 0.22 * len(methods), 2)
+    figure, (left, right) = _axes(PAGE, 0.9 + 0.22 * len(methods), 2)
     heights = np.arange(len(methods))[::-1]
     longest = max(run["compute"] + run["communication"] for m in methods for run in m["runs"])
     seconds = longest < 120
@@ -225,7 +233,7 @@ def costs(data: dict[str, Any]) -> Any:
             start += values
         axes.set_yticks(heights, [_name(data, m) for m in methods])
         axes.set_xlabel(title)
-        axes.legend()
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0)  # above: no bar is under it
     return figure
 
 
@@ -282,6 +290,7 @@ def clusters(data: dict[str, Any], method: dict[str, Any]) -> Any:
     )  # fmt: skip
     figure.colorbar(image, ax=axes, label="cluster", ticks=list(range(0, count, max(1, count // 8))))
     axes.set(xlabel="round", ylabel="client", title=_name(data, method))
+    _whole_rounds(axes)
     shown = range(0, len(order), -(-len(order) // 12))  # at most twelve labels
     axes.set_yticks(list(shown), [str(order[i]) for i in shown])
     return figure

@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
 
 LATEX = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
@@ -19,8 +21,8 @@ GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu"
 GREEK += " nu xi pi rho sigma tau upsilon phi chi psi omega"
 LATEX |= {letter: f"$\\{name}$" for letter, name in zip("αβγδεζηθικλμνξπρστυφχψω", GREEK.split(), strict=True)}
 TILDE = re.compile(r"\$(\\\w+)\$\u0303|(\w)\u0303")  # a combining tilde after a letter
-WIDE = 120  # characters of all titles; in a wider table long ones are set in several lines of …
-NARROW = 11  # … characters
+WIDE = 70  # characters in a line of a page; in a wider table, titles longer than their cells are set in lines of …
+NARROW = 9  # … characters
 MINUS = re.compile(r"(?<![\w.-])-(?=\d)")
 
 
@@ -72,6 +74,43 @@ def terminal(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], c
     return table
 
 
+def stacked(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> list[tuple[list[str], list[list[str]]]]:
+    """A table too wide for the terminal as several that fit, one below the other, each with the first column."""
+    first, *sizes = [max(map(cell_len, column)) + 3 for column in zip(header, *rows)]  # two spaces and a border
+    groups: list[list[int]] = []
+    left = 0
+    for i, size in enumerate(sizes, 1):
+        if not groups or size > left:
+            groups.append([])
+            left = width - 1 - first
+        groups[-1].append(i)
+        left -= size
+    return [([header[0], *(header[i] for i in g)], [[r[0], *(r[i] for i in g)] for r in rows]) for g in groups]
+
+
+def show(
+    console: Console,
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    caption: str = "",
+    *,
+    wide: bool = False,
+) -> None:
+    """Print a table: stacked where the console is too narrow for it, or with `wide` however wide it gets."""
+    parts = [(header, rows)] if wide else stacked(header, rows, console.width)
+    for i, part in enumerate(parts, 1):
+        last = i == len(parts)
+        table = terminal(f"{title} ({i} of {len(parts)})" if len(parts) > 1 else title, *part, caption if last else "")
+        before = console.width
+        if wide:
+            console.width = max(before, console.measure(table, options=console.options.update(width=10_000)).maximum)
+        console.print(table)
+        console.width = before
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [list(header), ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
@@ -88,9 +127,11 @@ def csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def latex(header: Sequence[str], rows: Sequence[Sequence[str]], bold: Collection[tuple[int, int]] = ()) -> str:
     """A tabular for the package booktabs; `bold` holds (row, column) of the cells to stand out."""
-    broken = sum(map(len, header)) > WIDE
-    titles = " & ".join(_title(t, "r" if i else "l") if broken else escaped(t) for i, t in enumerate(header)) + r" \\"
-    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", titles, r"\midrule"]
+    widest = [max((len(row[i]) for row in rows), default=0) for i in range(len(header))]
+    broken = sum(max(len(title), cells) + 2 for title, cells in zip(header, widest)) > WIDE
+    titles = [_title(t, "r" if i else "l", widest[i]) if broken else escaped(t) for i, t in enumerate(header)]
+    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule"]
+    lines += [" & ".join(titles) + r" \\", r"\midrule"]
     lines += [latex_line(row, [j for at, j in bold if at == i]) for i, row in enumerate(rows)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -100,15 +141,18 @@ def latex_line(cells: Sequence[str], bold: Collection[int] = ()) -> str:
     return " & ".join(rf"\textbf{{{text}}}" if j in bold else text for j, text in enumerate(texts)) + r" \\"
 
 
-def _title(text: str, side: str) -> str:
+def _title(text: str, side: str, cells: int) -> str:
     """A column's title; a long one is broken at spaces and after hyphens and slashes, but not in parentheses."""
-    if len(text) <= NARROW:
+    limit = max(NARROW, cells)
+    if len(text) <= limit:
         return escaped(text)
     lines = [""]
     for part in re.findall(r"\([^)]*\)\s?|[^\s/-]+(?:\s%\s?|[\s/-])?|[\s/-]", text):
-        if lines[-1] and len(lines[-1] + part.rstrip()) > NARROW:
+        if lines[-1] and len(lines[-1] + part.rstrip()) > limit:
             lines.append("")
         lines[-1] += part
+    if len(lines) == 1:
+        return escaped(text)
     return rf"\shortstack[{side}]{{\strut " + r"\\".join(escaped(line.strip()) for line in lines) + "}"
 
 

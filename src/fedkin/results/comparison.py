@@ -185,6 +185,16 @@ class Comparison:
         bold = [(i, 1) for i, line in enumerate(self.lines) if sign * line.personal == best]
         return tables.latex([self.header[i] for i in kept], [[row[i] for i in kept] for row in rows], bold)
 
+    def __repr__(self) -> str:
+        sign = 1 if self.higher_is_better else -1
+        best = max(self.lines, key=lambda line: sign * line.personal)
+        score = tables.score(best.personal, in_percent=self.percent) + ("%" if self.percent else "")
+        count = "1 method" if len(self.lines) == 1 else f"{len(self.lines)} methods"
+        return f"<Comparison of {count}: best {best.method}, {self.metric} {score}; print it for all>"
+
+    def __str__(self) -> str:
+        return self.markdown()
+
     def _repr_html_(self) -> str:
         """For notebooks."""
         from fedkin.report import notebook

@@ -15,6 +15,8 @@ COLUMNS = (
     "gain_over_local", "gain_low", "gain_high", "predicts_one_class", "majority_rate", "use",
 )  # fmt: skip
 
+MOST_COLUMNS = 6  # clients side by side on a page
+
 
 def cell(made: Comparison, site: Site, method: str) -> str:
     """Test score ± its standard error."""
@@ -61,14 +63,17 @@ def csv(made: Comparison) -> str:
 
 
 def latex(made: Comparison) -> str:
-    """A table for booktabs: the best of each client in bold, ± is the standard error over n test examples."""
+    """A table for booktabs: the best of each client in bold, ± is the standard error over n test examples. Clients are
+    its columns, or its rows where there are too many for a page."""
+    methods = [line.method for line in made.lines]
+    clients = [f"{site.name} (n = {site.test_examples})" for site in made.sites]
+    cells = [[cell(made, site, method) for site in made.sites] for method in methods]
+    best = [[is_best(made, site, method) for site in made.sites] for method in methods]
+    across, down = clients, methods
+    if len(clients) > MOST_COLUMNS:
+        across, down = methods, clients
+        cells, best = [list(row) for row in zip(*cells)], [list(row) for row in zip(*best)]
     unit = " (%)" if made.percent else ""
-    header = [f"{made.metric}{unit}", *(f"{site.name} (n = {site.test_examples})" for site in made.sites)]
-    rows = [[line.method, *(cell(made, site, line.method) for site in made.sites)] for line in made.lines]
-    bold = [
-        (i, j + 1)
-        for i, line in enumerate(made.lines)
-        for j, site in enumerate(made.sites)
-        if is_best(made, site, line.method)
-    ]
-    return tables.latex(header, rows, bold)
+    rows = [[name, *row] for name, row in zip(down, cells)]
+    bold = [(i, j + 1) for i, row in enumerate(best) for j, found in enumerate(row) if found]
+    return tables.latex([f"{made.metric}{unit}", *across], rows, bold)

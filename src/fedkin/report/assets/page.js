@@ -130,16 +130,13 @@ addEventListener("resize", () => {
   clearTimeout(waiting);
   waiting = setTimeout(() => renderAll(), 120);
 });
-// first show the best method that has clusters
-if (DATA.methods.length > 1)
-  state.method = DATA.methods.reduce(
-    (best, m, i) =>
-      m.facts.clusters && ahead(m, DATA.methods[best]) ? i : best,
-    Math.max(
-      0,
-      DATA.methods.findIndex((m) => m.facts.clusters),
-    ),
-  );
+// first show the best method that has clusters, else the best one that has a mixing matrix and is not local training
+const bestOf = (wanted) =>
+  DATA.methods.filter(wanted).reduce((best, m) => (!best || ahead(m, best) ? m : best), null);
+state.method = Math.max(
+  0,
+  DATA.methods.indexOf(bestOf((m) => m.facts.clusters) ?? bestOf((m) => m.mixing && m.name !== DATA.reference)),
+);
 renderAll();
 
 // ---- live: keep asking the local server for new data, also after the end of the run, which may be started again
