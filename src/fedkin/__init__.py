@@ -29,7 +29,7 @@ _WHERE = {
     "Regression": "fedkin.task",
     "Task": "fedkin.task",
     "load": "fedkin.results.run",
-    "compare": "fedkin.results.comparison",
+    "compare": "fedkin.results.compare",
     "federate": "fedkin.data.federation",
     "from_arrays": "fedkin.data",
     "from_dataset": "fedkin.data",
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from fedkin.protocol import Training as Training
     from fedkin.protocol import UnusableReplies as UnusableReplies
     from fedkin.protocol import client_function as client_function
-    from fedkin.results.comparison import compare as compare
+    from fedkin.results.compare import compare as compare
     from fedkin.results.history import History as History
     from fedkin.results.run import Run as Run
     from fedkin.results.run import load as load

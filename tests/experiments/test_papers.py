@@ -30,8 +30,8 @@ from fedkin.experiments.papers import PAPERS, find, items, pfedgat
 from fedkin.experiments.reproduce import show, show_list, show_status, store_of, write
 from fedkin.methods import METHODS, method
 from fedkin.models import MODELS
+from fedkin.registry import parse_label
 from fedkin.results import folder as results_folder
-from fedkin.results.comparison import parse
 from fedkin.results.folder import FolderError
 
 ALL = {f"{paper}/{name}": item for paper in PAPERS for name, item in items(paper).items()}
@@ -55,7 +55,7 @@ def test_what_is_declared_can_be_run(name):
     indices = [(c.row, c.column) for c in item.cells]
     assert len(indices) == len(set(indices))
     for cell in item.cells:
-        label, fields = parse(job(cell, "full", 0).method)
+        label, fields = parse_label(job(cell, "full", 0).method)
         for known_to_no_server in ("nodes", "oracle", "split_after"):
             fields.pop(known_to_no_server, None)
         assert label in METHODS

@@ -116,7 +116,7 @@ def run(names: list[str], flags: Any) -> Comparison:
 
     from fedkin.methods import split_training
     from fedkin.report.words import partition_words
-    from fedkin.results import comparison
+    from fedkin.results.compare import compare
 
     options = flags.options
     federation = settings.federation(flags, options.seed)
@@ -133,7 +133,7 @@ def run(names: list[str], flags: Any) -> Comparison:
     if federation.mean_kld is not None:
         about += f"; mean pairwise KLD {federation.mean_kld:.2f}"
     with settings.ray_cluster(options.engine == "ray", options.ray_address, options.workers):
-        return comparison.compare(
+        return compare(
             names,
             lambda seed: federation if seed == options.seed else settings.federation(flags, seed),
             seeds=flags.own_run.seeds,

@@ -276,9 +276,9 @@ def method_of(label: str, federation: Any) -> Any:
     knows them."""
     from fedkin.experiments.federations import by_kld
     from fedkin.methods import method
-    from fedkin.results.comparison import parse
+    from fedkin.registry import parse_label
 
-    name, options = parse(label)
+    name, options = parse_label(label)
     if "oracle" in options:  # share:0.8 or count:2
         how, _, value = options["oracle"].partition(":")
         options["oracle"] = by_kld(federation.counts, **{how: json.loads(value)})
