@@ -21,7 +21,7 @@ def verdict(report: dict[str, list[dict[str, object]]]) -> tuple[int, str]:
         return (
             3,
             f"Nothing was audited: the database has none of {len(skipped)} packages, or cannot be reached from here. "
-            "Run it again where https://pypi.org can be reached.",
+            "Run it again where PyPI can be reached.",
         )
     lines = [f"{len(audited)} packages were audited, {len(bad)} have known vulnerabilities."]
     for package in bad:
