@@ -18,6 +18,7 @@ SLEEPS = {
     "deploy/sites.py": 1,  # between two looks at a condition, without an end but the test's own
     "deploy/test_faults.py": 1,  # an outage of this length is what is tested
     "engine/test_kills.py": 1,  # a kill at a random instant
+    "engine/test_ray.py": 1,  # an agent that is slow to start is what is tested
     "engine/test_stop.py": 2,  # work that must be interrupted
 }
 
