@@ -117,32 +117,33 @@ def _start_here(cores: int, folder: str, settings: dict[str, Any]) -> None:
 
 
 def _last_words(folder: Path) -> str:
-    """The last complaint in the logs of the cluster that was starting in this folder."""
-    for name in ("raylet.out", "raylet.err", "gcs_server.out", "gcs_server.err"):
-        for log in folder.glob(f"session_*/logs/{name}"):
-            lines = log.read_text(errors="replace").splitlines()
-            severe = [line for line in lines if re.search(r" [CF] \d+ \d+\] |Check failed", line)]
-            if severe:
-                return f"{name}: ...{severe[0].strip()[-300:]}"
-    return "empty"
+    """The fatal message in the logs of the newest cluster that was starting in this folder."""
+    for name in ("raylet.out", "gcs_server.out"):
+        for log in sorted(folder.glob(f"session_2*/logs/{name}"), reverse=True):  # named by the time of their start
+            for line in log.read_text(errors="replace").splitlines():
+                if re.search(r" [CF] \d+ \d+\] |Check failed", line):
+                    return f"{name}: …{line.strip()[-300:]}"
+    return "no fatal message"
 
 
 @contextlib.contextmanager
 def _patient() -> Iterator[list[Any]]:
     """Inside this block, Ray looks for its raylet until START_LIMIT or until the raylet has ended, and the raylet does
     not wait for the ports of its agents. Yields the list of Ray's nodes that are started."""
+    from ray import _raylet
     from ray._private import services
     from ray._private.node import Node
-    from ray._raylet import persist_port  # type: ignore[attr-defined]
 
+    persist_port = getattr(_raylet, "persist_port", None)  # an older Ray has no such ports to wait for
     look, start = services.get_node, Node.start_raylet
     nodes: list[Any] = []
 
     def start_noted(node: Any, *arguments: Any, **options: Any) -> Any:
         nodes.append(node)
-        for name in UNUSED_SERVICES:
-            persist_port(node.get_session_dir_path(), node.node_id, name, -1)  # Ray's own sign for "not in use"
-        node._ray_params.runtime_env_agent_port = _free_port()
+        if persist_port is not None:
+            for name in UNUSED_SERVICES:
+                persist_port(node.get_session_dir_path(), node.node_id, name, -1)  # Ray's own sign for "not in use"
+            node._ray_params.runtime_env_agent_port = _free_port()
         return start(node, *arguments, **options)
 
     def look_longer(*arguments: Any) -> Any:
