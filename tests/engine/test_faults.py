@@ -26,9 +26,12 @@ BAD = 3  # the client that misbehaves, recognized by its number of training exam
 
 @pytest.fixture(scope="module")
 def fed() -> fedkin.Federation:
-    """Six clients of 20 rows, one of 23."""
+    """Six clients of 20 examples, one of 23."""
+    return clients_of([20, 20, 20, 23, 20, 20])
+
+
+def clients_of(sizes: list[int]) -> fedkin.Federation:
     rng = torch.Generator().manual_seed(0)
-    sizes = [20, 20, 20, 23, 20, 20]
     who = [i for i, n in enumerate(sizes) for _ in range(n)]
     x = torch.randn(len(who), 5, generator=rng).numpy()
     y = (x[:, 0] > 0).astype(int)
@@ -109,6 +112,14 @@ def test_a_bad_reply_is_dropped_and_named(fed, fault, word):
     without = play(fed, "", rounds=1)
     assert not equal(result.state, without.state)
     assert torch.isfinite(result.state["model"]).all()
+
+
+def test_among_many_short_tasks_only_the_client_that_kills_its_worker_is_dropped():
+    """They travel several at a time: with the worker go the answers of others, whose work is repeated."""
+    fed = clients_of([30, 30, 30, 23, *[30] * 27, *[20] * 30])  # the bad one comes in the middle: larger ones go first
+    died, absent = play(fed, "die", rounds=2), play(fed, "", rounds=2, leave={BAD: 2})
+    assert [(record.round, record.client) for record in died.history.select("dropped")] == [(2, BAD)]
+    assert equal(died.state, absent.state)
 
 
 def test_the_others_are_merged_without_the_bad_one(fed):

@@ -146,3 +146,53 @@ def test_nobody_runs_out_of_time_while_the_process_is_suspended(make):
     engine.give = give_late
     assert not engine.run(tasks(1), Message())[0].error
     assert world.now > 11_000
+
+
+def test_who_hangs_is_given_up_and_not_those_whose_answers_it_holds_back(make):
+    engine, _ = make(workers=1, limit=7.0, c0="hangs", c1="hangs")
+    engine.finished = lambda worker: 1  # client 0 is done, but its worker is busy with client 1
+    replace = engine.replace
+
+    def replace_and_recover(worker):
+        replace(worker)
+        engine.world.behavior[0], engine.finished = 1.0, lambda worker: 0
+
+    engine.replace = replace_and_recover
+    assert [bool(o.error) for o in engine.run(tasks(4), Message())] == [False, True, False, False]
+
+
+def test_who_kills_its_worker_is_given_up_and_not_those_whose_answers_are_lost_with_it(make):
+    engine, world = make(workers=1, c0="dies", c1="dies")
+    replace = engine.replace
+    engine.finished = lambda worker: 1  # twice the worker is done with client 0, and dies with client 1
+
+    def replace_and_recover(worker):
+        replace(worker)
+        if len(world.replaced) == 2:
+            world.behavior[0], engine.finished = 1.0, lambda worker: 0
+
+    engine.replace = replace_and_recover
+    outcomes = engine.run(tasks(4), Message())
+    assert [o.error.rpartition(": ")[2] for o in outcomes] == ["", "its worker died 3 times (a reason)", "", ""]
+    assert len(world.replaced) == scheduler.TRIES
+
+
+def test_short_work_is_queued_by_the_dozen_and_long_work_two_at_a_time(make):
+    engine, _ = make(sizes=[1] * 40, workers=1)
+    seconds, most = 0.0002, []
+    take, give = engine.take, engine.give
+    engine.take = lambda worker, work: take(worker, work)._replace(seconds=seconds)
+
+    def counted(worker, work):
+        give(worker, work)
+        most.append(len(engine.queues[worker]))
+
+    engine.give = counted
+    for _ in range(3):
+        engine.run(tasks(40), Message())
+    assert max(most) == scheduler.DEEPEST
+    seconds = 1.0
+    engine.run(tasks(40), Message())
+    most.clear()
+    engine.run(tasks(40), Message())
+    assert max(most) == scheduler.DEPTH

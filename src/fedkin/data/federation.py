@@ -141,10 +141,14 @@ class Federation:
         split = self.splits[client]
         return Data(
             lambda: self.examples(client, split.train),
-            lambda: self.examples(client, split.validation),
+            lambda: self.examples(client, split.validation) if len(split.validation) else self._no_examples,
             self.classes,
             (lambda: self.examples(client, split.test)) if with_test else None,
         )
+
+    @cached_property
+    def _no_examples(self) -> Examples:
+        return self.examples(0, self.splits[0].train[:0])
 
     def test(self, client: int) -> Examples:
         """A client's test examples. Methods never see them; only the scorer does."""

@@ -11,8 +11,10 @@ import mmap
 import multiprocessing
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ from torch import Tensor
 
 from fedkin.engine.device import check_fork, open_device
 from fedkin.engine.runner import ClientRunner, Outcome, RunSpec, Work, memory_of
-from fedkin.engine.scheduler import Line, Scheduler, WorkerDied
+from fedkin.engine.scheduler import AT_ONCE, Line, Scheduler, WorkerDied
 from fedkin.engine.signals import forget_in_child, protected
 from fedkin.protocol import Message
 
@@ -84,11 +86,21 @@ class Worker:
     process: Any
     pipe: Connection
     up: Arena
+    finished: mmap.mmap
+    """One byte that the worker writes: how many pieces of work it has done, but not answered yet."""
     header: int = -1
     """Number of the exchange whose header it has."""
+    unsent: list[Work] = field(default_factory=list)
+    answers: deque[Answer] = field(default_factory=deque)
+    """Received, but not taken yet."""
+
+
+Answer = tuple[Outcome, list[Slot]]
 
 
 class Pool(Scheduler):
+    """Short pieces of work, and the answers to them, travel several at a time."""
+
     def __init__(
         self, spec: RunSpec, workers: int, *, time_limit: float | None = None, devices: Sequence[str] = ("cpu",)
     ) -> None:
@@ -127,28 +139,41 @@ class Pool(Scheduler):
         return known[key]
 
     def give(self, worker: int, work: Work) -> None:
-        target = self._workers[worker]
+        self._workers[worker].unsent.append(work)
+
+    def _send(self, target: Worker) -> None:
         # a dead worker is noticed, and its work requeued, when its pipe is read
         with contextlib.suppress(BrokenPipeError, ConnectionError):
             if target.header != self._header.number:
                 target.pipe.send(self._header)
                 target.header = self._header.number
-            target.pipe.send(work)
+            target.pipe.send(target.unsent)
+        target.unsent = []
 
     def wait(self, workers: Sequence[int], timeout: float) -> set[int]:
+        if known := {worker for worker in workers if self._workers[worker].answers}:
+            return known
+        for worker in workers:
+            # less than half of its queue can wait: the worker has the rest, and few long messages cost less
+            if 2 * len(self._workers[worker].unsent) >= len(self.lines[worker].work):
+                self._send(self._workers[worker])
         ready = wait([self._workers[worker].pipe for worker in workers], timeout=timeout)
         return {worker for worker in workers if self._workers[worker].pipe in ready}
 
     def take(self, worker: int, work: Work) -> Outcome:
         source = self._workers[worker]
-        try:
-            outcome, slots = source.pipe.recv()
-        except (EOFError, ConnectionError, OSError):
-            source.process.join(timeout=2)
-            why = f"exit code {source.process.exitcode}; -9 often means out of memory"
-            raise WorkerDied("its worker process", why) from None
-        body = tuple(source.up.get(slot).clone() for slot in slots)
-        return outcome._replace(body=body)  # type: ignore[no-any-return]
+        if not source.answers:
+            try:
+                source.answers.extend(source.pipe.recv())
+            except (EOFError, ConnectionError, OSError):
+                source.process.join(timeout=2)
+                why = f"exit code {source.process.exitcode}; -9 often means out of memory"
+                raise WorkerDied("its worker process", why) from None
+        outcome, slots = source.answers.popleft()
+        return outcome._replace(body=tuple(source.up.get(slot).clone() for slot in slots))
+
+    def finished(self, worker: int) -> int:
+        return self._workers[worker].finished[0]
 
     def replace(self, worker: int) -> None:
         old = self._workers[worker]
@@ -179,6 +204,7 @@ class Pool(Scheduler):
 
     def _start(self, up: Arena, number: int) -> Worker:
         mine, theirs = self._context.Pipe()
+        finished = mmap.mmap(-1, 1)
         others = [w.pipe for w in self._workers if not w.pipe.closed]
         process = self._context.Process(
             target=_serve,
@@ -189,13 +215,14 @@ class Pool(Scheduler):
                 self._life,
                 self._down,
                 up,
+                finished,
                 self._devices[number % len(self._devices)],
             ),
             daemon=True,
         )
         process.start()
         theirs.close()
-        return Worker(process, mine, up)
+        return Worker(process, mine, up, finished)
 
 
 def _serve(
@@ -205,9 +232,10 @@ def _serve(
     life: tuple[int, int],
     down: Arena,
     up: Arena,
+    finished: mmap.mmap,
     device: str,
 ) -> None:
-    """A worker's loop."""
+    """A worker's loop. It keeps answers back for `AT_ONCE` seconds at most, to send several at a time."""
     forget_in_child()
     for other in others:
         other.close()
@@ -223,9 +251,17 @@ def _serve(
                 up.reset()
                 continue
             runner = runner or ClientRunner(spec, device=open_device(device))
-            outcome = runner.perform(item, _message(down, header, item.position))
-            slots = [up.put(array) for array in outcome.body]
-            pipe.send((outcome._replace(body=()), slots))
+            answers: list[Answer] = []
+            since = time.monotonic()
+            for work in item:
+                outcome = runner.perform(work, _message(down, header, work.position))
+                answers.append((outcome._replace(body=()), [up.put(array) for array in outcome.body]))
+                if work is item[-1] or time.monotonic() - since >= AT_ONCE:
+                    finished[0] = 0
+                    pipe.send(answers)
+                    answers, since = [], time.monotonic()
+                else:
+                    finished[0] = len(answers)
     except (EOFError, ConnectionError):
         pass
     finally:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedkin.client.evaluate import scores_and_outputs
 from fedkin.data.federation import Population
 from fedkin.engine.ahead import TrainedAhead, copied
+from fedkin.engine.allocation import keep_freed_memory
 from fedkin.engine.device import Device, make_deterministic
 from fedkin.engine.errors import where
 from fedkin.engine.faults import spoiled
@@ -162,6 +163,7 @@ class ClientRunner:
     ) -> None:
         """`write` is given every file that a client's work leaves behind."""
         self.spec, self.device, self._write = spec, device or Device(), write
+        keep_freed_memory()
         if spec.deterministic:
             make_deterministic()
         example = self.device.placed(spec.federation.example)
@@ -296,7 +298,8 @@ class ClientRunner:
                     self._ahead.keep(work, message, made[0], self.net.cost - before)
             return made[0]
 
-        scores, personal, one_class = self._scores(work.client, client, message, trained)
+        scores, personal, outputs = self._scores(work.client, client, message, trained)
+        one_class = self.spec.task.has_classes and _all_equal(outputs.argmax(1))
         model = self._keep(personal, work.models) if work.models is not None else ""
         return Outcome(work.position, work.client, (), False, scores, 0.0, 0.0, "", model=model, one_class=one_class)
 
@@ -321,7 +324,8 @@ class ClientRunner:
 
     def _scores(
         self, number: int, client: Client, message: Message, trained: Callable[[], Reply]
-    ) -> tuple[dict[str, float], Model, bool]:
+    ) -> tuple[dict[str, float], Model, Tensor]:
+        """All scores of a client, its personal model, and that model's outputs for the test examples."""
         method, data = self.spec.method, client.data
         self.hook = "received"
         received = method.received(client, message)
@@ -330,7 +334,6 @@ class ClientRunner:
         self.hook = "predict"
         test = self._test(number)
         measured, outputs = self._score(client, personal, test)
-        one_class = self.spec.task.has_classes and _all_equal(outputs.argmax(1))
         found = {"personal": measured}
         if len(data.validation.y):
             found["validation"] = self._score(client, personal, data.validation)[0]
@@ -343,7 +346,7 @@ class ClientRunner:
         }
         self.hook = "describe_personal"
         about = {f"model_{name}": float(value) for name, value in method.describe_personal(personal).items()}
-        return scores | about, personal, one_class
+        return scores | about, personal, outputs
 
     def _score(self, client: Client, model: Model, examples: Examples) -> tuple[dict[str, float], Tensor]:
         return scores_and_outputs(lambda x: self.spec.method.predict(client, model, x), self.net, examples)

@@ -17,7 +17,9 @@ from fedkin.maths.threads import one_thread
 from fedkin.protocol import Message
 
 TRIES = 3  # a client whose work kills this many workers is dropped from the round
-DEPTH = 2  # pieces of work queued at a worker, so that it never waits for the next one
+# Pieces of work queued at a worker: two, so that it never waits for the next one. Handing over a short piece takes as
+# long as doing it, so short ones are handed over together: twice as many as take AT_ONCE seconds.
+DEPTH, DEEPEST, AT_ONCE = 2, 32, 0.004
 
 # How long a client may take if the user sets no limit: a multiple of the longest answer so far.
 MULTIPLE, AT_LEAST, NOTHING_KNOWN = 20.0, 60.0, 3600.0
@@ -45,6 +47,7 @@ class Scheduler(ABC):
     def __init__(self, spec: RunSpec, time_limit: float | None) -> None:
         self.spec, self._limit = spec, time_limit
         self._longest: dict[str, float] = {}  # by hook: training says nothing about how long an evaluation takes
+        self._usual = AT_ONCE  # seconds that a piece of work takes by itself: a moving average
         self._clock = Clock()
         self.lines: list[Line] = []
         """One for each worker."""
@@ -67,6 +70,10 @@ class Scheduler(ABC):
     @abstractmethod
     def take(self, worker: int, work: Work) -> Outcome:
         """A worker's answer to the first piece of its work. Raises WorkerDied."""
+
+    def finished(self, worker: int) -> int:
+        """How many pieces of its work a worker has done, but not answered yet."""
+        return 0
 
     @abstractmethod
     def replace(self, worker: int) -> None:
@@ -101,12 +108,17 @@ class Scheduler(ABC):
         for worker in busy:
             if worker in ready:
                 self._collect(worker)
-            elif self._clock.now - self.lines[worker].since > self.allowed(self.lines[worker].work[0]):
+            elif self._late(worker) and not self.wait([worker], 0.0):
                 self._time_out(worker)
 
+    def _late(self, worker: int) -> bool:
+        line = self.lines[worker]
+        return self._clock.now - line.since > self.allowed(line.work[0])
+
     def _hand_out(self) -> None:
+        depth = max(DEPTH, min(DEEPEST, int(2 * AT_ONCE / self._usual)))
         for worker, line in enumerate(self.lines):
-            while worker not in self.retired and self._todo and len(line.work) < DEPTH:
+            while worker not in self.retired and self._todo and len(line.work) < depth:
                 if not line.work:
                     line.since = self._clock.now
                 line.work.append(self._todo.popleft())
@@ -122,10 +134,17 @@ class Scheduler(ABC):
         hook = line.work.popleft().hook
         self._longest[hook] = max(self._longest.get(hook, 0.0), self._clock.now - line.since)
         line.since = self._clock.now
+        self._usual += 0.1 * (max(outcome.seconds, 1e-6) - self._usual)
         self._outcomes[outcome.position] = outcome
 
+    def _current(self, worker: int) -> Work:
+        """What a worker is doing."""
+        work = self.lines[worker].work
+        return work[min(self.finished(worker), len(work) - 1)]
+
     def _time_out(self, worker: int) -> None:
-        work = self.lines[worker].work.popleft()
+        work = self._current(worker)
+        self.lines[worker].work.remove(work)
         why = f"did not answer within {self.allowed(work):g} s"
         if not self._limit:
             why += f", {MULTIPLE:g} times the longest answer so far" if work.hook in self._longest else ""
@@ -136,13 +155,13 @@ class Scheduler(ABC):
     def _do_again(self, worker: int, death: WorkerDied | None) -> None:
         """Requeue what a worker had to do, and replace it. Work that killed several workers is given up."""
         again = self.lines[worker].work
-        self.lines[worker] = Line()
         if death is not None:
-            first = again[0]
-            self._deaths[first.position] = self._deaths.get(first.position, 0) + 1
-            if self._deaths[first.position] >= TRIES:
-                self._outcomes[first.position] = failed(first, f"{death.who} died {TRIES} times ({death.why})")
-                again.popleft()
+            deadly = self._current(worker)
+            self._deaths[deadly.position] = self._deaths.get(deadly.position, 0) + 1
+            if self._deaths[deadly.position] >= TRIES:
+                self._outcomes[deadly.position] = failed(deadly, f"{death.who} died {TRIES} times ({death.why})")
+                again.remove(deadly)
+        self.lines[worker] = Line()
         self._todo.extendleft(reversed(again))
         self.replace(worker)
 

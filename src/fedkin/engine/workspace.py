@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class Workspace:
         self._modes = [(part, part.training) for part in module.modules()]
         self._gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
         self._built = _structure(self.net)
+        self._glance = _Glance(self.net)
         self._frozen_mark = self._mark()
 
     def _mark(self) -> list[int]:
@@ -39,16 +41,17 @@ class Workspace:
             torch.set_num_threads(self._threads)
         torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float32)
-        if _structure(self.net) != self._built or self._mark() != self._frozen_mark:
+        for part, training in self._modes:
+            if part.training != training:
+                vars(part)["training"] = training  # to assign it as an attribute takes longer
+        changed = not self._glance.unchanged() and _structure(self.net) != self._built
+        if changed or self._mark() != self._frozen_mark:
             self._build()  # with its own frozen values: the shared ones may have been changed
         for parameter, gradient in self._gradients:
             if parameter.requires_grad != gradient:
                 parameter.requires_grad_(gradient)
             if parameter.grad is not None:
                 parameter.grad = None
-        for part, training in self._modes:
-            if part.training != training:  # to assign it takes longer than to look
-                part.training = training
         self.net.initial.copy_(self._initial)
         self.net.load(self._initial)
         self.net.cost = 0.0
@@ -68,6 +71,33 @@ class Workspace:
 def _bits(value: torch.Tensor) -> torch.Tensor:
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(value.element_size(), torch.uint8)
     return value.contiguous().view(whole)
+
+
+class _Glance:
+    """Sees in a few microseconds that a network is as it was built, which is nearly always so. If it cannot tell,
+    `_structure` can: it compares what this only takes to be the same object."""
+
+    def __init__(self, net: Network) -> None:
+        self._net = net
+        self._whole = (net.flat, net.initial, net.module)
+        self._parts = [(vars(part), tuple(vars(part).values())) for part in net.module.modules()]
+        tables = [value for _, values in self._parts for value in values if isinstance(value, dict)]
+        self._tables = [(table, tuple(table), tuple(table.values())) for table in tables if table]
+        self._empty = [table for table in tables if not table]
+        tensors = [*net.module.parameters(), *net.module.buffers()]
+        self._tensors = [(tensor, tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors]
+
+    def unchanged(self) -> bool:
+        net = self._net
+        return (
+            all(map(is_, (net.flat, net.initial, net.module), self._whole))
+            and not any(self._empty)
+            and all(len(now) == len(then) and all(map(is_, now.values(), then)) for now, then in self._parts)
+            and all(
+                tuple(table) == names and all(map(is_, table.values(), values)) for table, names, values in self._tables
+            )
+            and all(t.data_ptr() == at and t.shape == shape and t.dtype == kind for t, at, shape, kind in self._tensors)
+        )
 
 
 def _structure(net: Network) -> list[Any]:

@@ -116,10 +116,11 @@ class PFedMe(Method):
         for batch in stream(client, steps=self.local_rounds or None):
             if not self.warm_start:
                 theta = w.clone()
-            for _ in range(self.inner_steps):
-                gradient = slope(net, theta, batch) + self.lam * (theta - w) + decay * theta
-                theta = theta - self.inner_lr * gradient
-            w = w - client.training.lr * self.lam * (w - theta)  # ∇F_i(w) = λ(w − θ)
+            for _ in range(self.inner_steps):  # in place: in so short a step, new arrays cost more than the arithmetic
+                # ∇f_i(θ) + λ(θ − w) + decay · θ
+                gradient = slope(net, theta, batch).add_(theta, alpha=self.lam + decay).sub_(w, alpha=self.lam)
+                theta.sub_(gradient, alpha=self.inner_lr)
+            w.lerp_(theta, client.training.lr * self.lam)  # w − ηλ(w − θ), since ∇F_i(w) = λ(w − θ)
         buffers = net.flat[parameters:]
         counted = message.own[0]
         reply = torch.cat([w, buffers]) if counted else torch.empty(0)

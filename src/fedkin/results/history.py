@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -67,13 +68,12 @@ class History:
     def add(self, round: int, client: int | None, metric: str, value: Any, scope: str = "") -> None:
         if isinstance(value, float) and not isfinite(value):
             value = None  # JSON has no NaN, and other readers of the file would fail on it
-        record = Record(round, client, metric, value, scope)
         if self._path is None:
-            self._records.append(record)
+            self._records.append(Record(round, client, metric, value, scope))
         elif self._file is None:
             raise ValueError(f"{self._path} is closed: nothing more can be added.")
         else:
-            line = json.dumps({k: v for k, v in record._asdict().items() if k != "scope" or v}).encode() + b"\n"
+            line = _line(round, client, metric, value, scope)
             self._digest.update(line)
             self._length += len(line)
             try:
@@ -230,6 +230,16 @@ def _record(line: bytes, number: int, path: Path) -> Record:
         raise ValueError(f"Line {number} of {path} is damaged: it is not a fedkin record.")
     return record._replace(metric=RENAMED[record.metric]) if record.metric in RENAMED else record
 
+
+def _line(round: int, client: int | None, metric: str, value: Any, scope: str) -> bytes:
+    """A record as a line of JSON. There are several for each client and round, so each part is written directly."""
+    who = "null" if client is None else client
+    written = repr(value) if type(value) in (int, float) else json.dumps(value)
+    where = f', "scope": "{scope}"' if scope else ""
+    return f'{{"round": {round}, "client": {who}, "metric": {_quoted(metric)}, "value": {written}{where}}}\n'.encode()
+
+
+_quoted = lru_cache(maxsize=1000)(json.dumps)
 
 # JSON has no NaN or infinity, but Python's reader accepts them.
 _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
