@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedkin.bounds import Count, NonNegative, Whole
+from fedkin.client.optimizer import BETA1, BETA2, EPSILON
 from fedkin.client.steps import slope
 from fedkin.client.training import stream
 from fedkin.maths.mixing import averaged, same_for_all
@@ -102,29 +103,38 @@ class PFedBayes(Method):
         mine = self._own(client, message)
         mean, rho = mine[0][:count].clone(), mine[1].clone()
         their_mean, their_rho = message.shared[0][:count].clone(), message.shared[1].clone()
-        own = _adam([mean, rho], self.adam_lr, client.state.get("own_adam"))
-        theirs = _adam([their_mean, their_rho], self.adam_lr, client.state.get("their_adam"))
+        own = _moments([mean, rho], client.state.get("own_adam"))
+        theirs = _moments([their_mean, their_rho], client.state.get("their_adam"))
         zeta = self.zeta / ceil(len(client.data.y) / client.training.batch_size)
         generator = torch.Generator().manual_seed(client.seed)
         for batch in stream(client):
             t = F.softplus(their_rho)  # σ of w, which is held during the updates of q_i
             for _ in range(self.updates):
-                noise = self.noise * torch.randn(count, generator=generator)
+                noise = torch.randn(count, generator=generator).mul_(self.noise)
                 s, through = F.softplus(rho), torch.sigmoid(rho)  # σ and dσ/dρ
-                likelihood = len(batch.y) * slope(net, mean + s * noise, batch)  # a sum over the batch
+                likelihood = slope(net, torch.addcmul(mean, s, noise), batch).mul_(len(batch.y))  # a sum over the batch
                 pull = kl_gradient(mean, s, their_mean, t)
-                mean.grad = likelihood + zeta * pull[0]
-                rho.grad = (likelihood * noise + zeta * pull[1]) * through
-                own.step()
+                # in place, because new arrays cost more than the arithmetic
+                by_rho = noise.mul_(likelihood).add_(pull[1], alpha=zeta).mul_(through)
+                by_mean = likelihood.add_(pull[0], alpha=zeta)
+                self._adam_step([mean, rho], [by_mean, by_rho], own)
             push = kl_gradient_other(mean, F.softplus(rho), their_mean, t)
-            their_mean.grad, their_rho.grad = zeta * push[0], zeta * push[1] * torch.sigmoid(their_rho)
-            theirs.step()
-        mean, their_mean = mean.detach(), their_mean.detach()
+            gradient = [zeta * push[0], zeta * push[1] * torch.sigmoid(their_rho)]
+            self._adam_step([their_mean, their_rho], gradient, theirs)
         buffers = net.flat[count:]
-        state: State = {"model": torch.cat([mean, buffers]), "rho": rho.detach()}
+        state: State = {"model": torch.cat([mean, buffers]), "rho": rho}
         if self.keep_adam:
-            state |= {"own_adam": _moments(own), "their_adam": _moments(theirs)}
-        return Reply(state, (torch.cat([their_mean, buffers]), their_rho.detach()))
+            state |= {"own_adam": own, "their_adam": theirs}
+        return Reply(state, (torch.cat([their_mean, buffers]), their_rho))
+
+    def _adam_step(self, values: list[Tensor], gradient: list[Tensor], moments: dict[str, list[Tensor]]) -> None:
+        """Adam in one pass over the arrays, in place: what `torch.optim.Adam(fused=True)` calls."""
+        mean, square, count = moments["exp_avg"], moments["exp_avg_sq"], moments["step"]
+        torch._foreach_add_(count, 1.0)
+        torch._fused_adam_(
+            values, gradient, mean, square, [], count, lr=self.adam_lr, beta1=BETA1, beta2=BETA2, eps=EPSILON,
+            weight_decay=0.0, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
     def personal(self, client: Client, message: Message, trained: Callable[[], Reply]) -> Model:
         mean, rho = self._own(client, message)
@@ -152,18 +162,12 @@ class PFedBayes(Method):
         return client.state.get("model", message.shared[0]), client.state.get("rho", message.shared[1])
 
 
-def _adam(values: list[Tensor], lr: float, kept: dict[str, list[Tensor]] | None) -> torch.optim.Adam:
-    """Adam on these values, with the moments that `_moments` returned."""
-    adam = torch.optim.Adam(values, lr=lr)
+def _moments(values: list[Tensor], kept: dict[str, list[Tensor]] | None) -> dict[str, list[Tensor]]:
+    """Adam's moments and step counts: those of earlier rounds, or zeros."""
     if kept is not None:
-        for index, value in enumerate(values):
-            adam.state[value] = {name: parts[index].clone() for name, parts in kept.items()}
-    return adam
-
-
-def _moments(adam: torch.optim.Adam) -> dict[str, list[Tensor]]:
-    values = adam.param_groups[0]["params"]
-    return {name: [adam.state[value][name] for value in values] for name in ("step", "exp_avg", "exp_avg_sq")}
+        return {name: [part.clone() for part in parts] for name, parts in kept.items()}
+    zeros = {name: [torch.zeros_like(value) for value in values] for name in ("exp_avg", "exp_avg_sq")}
+    return {"step": [value.new_zeros(()) for value in values], **zeros}
 
 
 def kl_gradient(mean: Tensor, s: Tensor, other_mean: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
