@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,18 @@ TITLES = {"fedcedar": "FedCEDAR", "pflic": "PFLIC", "pfedgat": "pFedGAT", "dcpfl
 
 
 def outcomes(paper: str, cells: Cells) -> dict[str, Outcome]:
-    """Of the items whose runs are all done, or have failed: a table that is half filled says little."""
+    """Of the items that have a column whose runs are all done, or have failed."""
     found = {name: collect(f"{paper}/{name}", item, SCALE, cells) for name, item in items(paper).items()}
-    return {
-        name: outcome for name, outcome in found.items() if outcome.runs and WAITING not in outcome.missing.values()
-    }
+    return {name: whole for name, outcome in found.items() if (whole := whole_columns(outcome)).runs}
+
+
+def whole_columns(outcome: Outcome) -> Outcome:
+    """An outcome without the columns that wait for some of their runs: half a column says little."""
+    waiting = {column for (_, column), why in outcome.missing.items() if why == WAITING}
+    missing = {(cell.row, cell.column): WAITING for cell in outcome.item.cells if cell.column in waiting}
+    runs = {index: found for index, found in outcome.runs.items() if index[1] not in waiting}
+    once = {(r.cell.method, repr(r.setting), r.seed): r.result["seconds"] for found in runs.values() for r in found}
+    return replace(outcome, runs=runs, missing=outcome.missing | missing, seconds=sum(once.values()))
 
 
 def block(outcome: Outcome) -> str:
@@ -85,7 +93,7 @@ def start(page: Path, title: str, mark: str) -> str:
 
 def paper_page(paper: str, found: dict[str, Outcome], page: str) -> str:
     text = "\n".join(block(outcome) for outcome in found.values())
-    if left := [name for name in items(paper) if name not in found]:
+    if left := [name for name in items(paper) if name not in found or WAITING in found[name].missing.values()]:
         text += f"\n## Still to be run\n\n{', '.join(left)}: `fedkin reproduce --status` says how long it takes.\n"
     return between(page, "items", text)
 
@@ -132,7 +140,12 @@ def index(stored: dict[str, dict[str, Any]]) -> str:
             f"{claim['claim']}{' (ours)' if claim.get('ours') else ''}",
             claim["measure"],
             verdict_text(
-                claim["verdict"], claim["difference"], *claim["interval"], claim["style"], claim.get("reason", "")
+                claim["verdict"],
+                claim["difference"],
+                *claim["interval"],
+                claim["style"],
+                claim.get("reason", ""),
+                at_least=claim.get("at_least", False),
             ),
         ]
         for name, one in stored.items()

@@ -336,14 +336,55 @@ def test_a_seed_that_failed_is_seen():
 def test_never_is_later_than_the_last_round():
     claims = (Claim(("slow", "c"), ("fast", "c"), "rounds to 50%"),)
     made = outcome({"slow": [None, None, 9.0], "fast": [2.0, 3.0, 2.0], "B": []})
-    item = replace(made.item, claims=claims, measures={"rounds to 50%": made.item.measures["accuracy"]})
+    never = replace(made.item.measures["accuracy"], at_least=measures.rounds_to(0.5).at_least)
+    item = replace(made.item, claims=claims, measures={"rounds to 50%": never})
     one = replace(made, item=item).judged(claims[0])
-    assert one.verdict == "held"
+    assert (one.verdict, one.at_least) == ("held", True)
     assert one.judgment.mean == pytest.approx((9 + 8 + 7) / 3)  # of 10 rounds: never is 11
     nobody = outcome({"slow": [None], "fast": [None]})
     item = replace(nobody.item, claims=claims, measures={"rounds to 50%": nobody.item.measures["accuracy"]})
     one = replace(nobody, item=item).judged(claims[0])
     assert (one.verdict, one.reason) == ("not measured", "neither reached it")
+
+
+def seconds_of(slow: list[float | None], fast: list[float | None]):
+    """A claim that slow takes more seconds than fast; a run without a number takes at least 50."""
+    claims = (Claim(("slow", "c"), ("fast", "c"), "seconds"),)
+    made = outcome({"slow": slow, "fast": fast})
+    number = replace(made.item.measures["accuracy"], needs=("curve",), style="number", at_least=lambda run: 50.0)
+    return replace(made, item=replace(made.item, claims=claims, measures={"seconds": number}))
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "verdict"),
+    [
+        ([None, None, None], [30.0, 31.0, 32.0], "held"),
+        ([None, 60.0, None], [30.0, 31.0, 32.0], "held"),
+        ([30.0, 31.0, 32.0], [None, None, None], "not held"),
+        ([None, None, None], [70.0, 71.0, 72.0], "not measured"),  # the one that did not converge may take longer yet
+        ([None, None, None], [49.0, 50.0, 51.0], "not measured"),
+        ([None, None, None], [None, None, None], "not measured"),
+        ([None, 60.0, 60.0], [30.0, None, 31.0], "one seed"),
+    ],
+)
+def test_a_run_that_did_not_converge_takes_at_least_as_long_as_it_ran(slow, fast, verdict):
+    made = seconds_of(slow, fast)
+    one = made.claims()[0]
+    assert one.verdict == verdict
+    assert ("at least" in made.verdict_text(one)) == one.at_least == (verdict in ("held", "not held"))
+    if verdict == "not measured":
+        assert one.reason == "slow did not converge"
+
+
+def test_a_run_that_ended_early_may_have_converged_in_its_last_rounds():
+    setting = replace(SETTING, rounds=50)
+    curve = {"rounds": list(range(2, 51, 2)), "personal": [0.01 * i for i in range(25)]}
+    seconds = {"compute_seconds": [float(r) for r in curve["rounds"]]}
+    run = Run(Cell("A", "c", "fedavg", setting), setting, 0, {"kept": {"curve": curve, "time": seconds}})
+    measure = measures.until_converged("compute_seconds")
+    assert measure.of(run) is None
+    assert measure.at_least is not None
+    assert measure.at_least(run) == 42, "10 rounds without a gain are needed to tell"
 
 
 def test_what_is_not_a_number_decides_nothing():

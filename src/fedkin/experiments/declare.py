@@ -141,6 +141,8 @@ class Measure:
     style: Literal["percent", "number"] = "number"
     needs: tuple[str, ...] = ()
     """What must be kept of a run's history: "curve", "time", "mixing", "labels", or a metric that the method writes."""
+    at_least: Callable[[Run], float | None] | None = None
+    """If the run ended too early for a number: what the number would at least be."""
 
 
 @dataclass(frozen=True)

@@ -60,40 +60,54 @@ def curve(run: Run, metric: str = "personal") -> tuple[list[int], list[float]]:
 
 
 def rounds_to(level: float) -> Measure:
-    """The first measured round with a mean accuracy of at least `level`; None if it is never reached."""
+    """The first measured round with a mean accuracy of at least `level`; None if it is never reached, that is, not
+    before the last round has passed."""
     return Measure(
         lambda run: next((float(r) for r, v in zip(*curve(run)) if v >= level), None),
         needs=("curve",),
+        at_least=lambda run: run.setting.rounds + 1.0,
     )
+
+
+def _patience(run: Run) -> int:
+    return min(20, max(4, run.setting.rounds // 5))
 
 
 def converged(run: Run) -> int | None:
     """Round of convergence of the accuracy curve: no gain of 0.1 point in 20 rounds, or in a fifth of a shorter run.
     None: the run ended before it converged."""
     rounds, values = curve(run)
-    return convergence_round(values, rounds, patience=min(20, max(4, run.setting.rounds // 5)))
+    return convergence_round(values, rounds, patience=_patience(run))
+
+
+def earliest_convergence(run: Run) -> int | None:
+    """The first round in which a run that ended before it converged may have converged: fewer rounds are left than it
+    takes to tell."""
+    rounds = curve(run)[0]
+    return next((r for r in rounds if r + _patience(run) > rounds[-1]), None)
 
 
 def until_converged(*names: str) -> Measure:
     """Sum of simulated seconds ("communication_seconds", "compute_seconds") or of rounds with any traffic ("sent")
-    until convergence; None if the run did not converge."""
+    until convergence; None if the run did not converge. Then it takes at least as long as until the first round in
+    which it may have converged."""
 
-    def of(run: Run) -> float | None:
-        end = converged(run)
+    def until(end: int | None, run: Run) -> float | None:
         if end is None:
             return None
         at = run.result["kept"]["curve"]["rounds"].index(end)
-        return float(sum(run.result["kept"]["time"][name][at] for name in names))
+        total = float(sum(run.result["kept"]["time"][name][at] for name in names))
+        # nobody sends anything in any round (Local): the paper has no number either
+        return None if total == 0 and names == ("sent",) else total
 
-    return Measure(of, needs=("curve", "time"))
+    return Measure(
+        lambda run: until(converged(run), run),
+        needs=("curve", "time"),
+        at_least=lambda run: until(earliest_convergence(run), run),
+    )
 
 
-def _communications(run: Run) -> float | None:
-    found = until_converged("sent").of(run)
-    return found or None  # nobody sends anything (Local): the paper has no number either
-
-
-communications = Measure(_communications, needs=("curve", "time"))
+communications = until_converged("sent")
 """Rounds until convergence in which any client sent something."""
 
 

@@ -67,6 +67,8 @@ class Judged:
     judgment: Judgment
     reason: str = ""
     """Why it could not be measured."""
+    at_least: bool = False
+    """Some runs ended too early for a number: the difference is at least this far from zero."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,18 @@ class Outcome:
     """(row, column) to why there are none, or not for every seed."""
     seconds: float
 
-    def values(self, row: str, column: str, measure: str) -> dict[int, float | None]:
-        """The values, seed by seed; for a column of means only if all of its parts exist."""
+    def values(self, row: str, column: str, measure: str, *, at_least: bool = False) -> dict[int, float | None]:
+        """The values, seed by seed; for a column of means only if all of its parts exist. With `at_least`, what the
+        value would at least be where a run ended too early for one."""
         parts = self.item.means.get(column)
         if parts is None:
-            return {run.seed: self.item.measures[measure].of(run) for run in self.runs.get((row, column), [])}
-        found = [self.values(row, part, measure) for part in parts]
+            chosen, runs = self.item.measures[measure], self.runs.get((row, column), [])
+            exact = {run.seed: chosen.of(run) for run in runs}
+            bound = chosen.at_least
+            if not at_least or bound is None:
+                return exact
+            return {run.seed: bound(run) if exact[run.seed] is None else exact[run.seed] for run in runs}
+        found = [self.values(row, part, measure, at_least=at_least) for part in parts]
         out: dict[int, float | None] = {}
         for seed in found[0]:
             known = [v for one in found if (v := one.get(seed)) is not None]
@@ -133,33 +141,48 @@ class Outcome:
     # ---- claims
     def judged(self, claim: Claim) -> Judged:
         """Seeds and clients pair up, because methods share data and the initial model."""
-        measure = self.item.measures[claim.measure]
+        measure, early = self.item.measures[claim.measure], ""
         if measure.clients is not None:
             sides = [self.clients(*index, claim.measure) for index in (claim.above, claim.below)]
             shared = [s for s in sides[0] if s in sides[1] and len(sides[0][s]) == len(sides[1][s])]
             tables = [[side[s] for s in shared] for side in sides]
         else:
-            numbers = [self.values(*index, claim.measure) for index in (claim.above, claim.below)]
-            if claim.measure.startswith("rounds to"):
-                self._never(numbers, claim)
+            numbers, early = self._numbers(claim)
             shared = [s for s in numbers[0] if s in numbers[1]]
             tables = [[np.array([np.nan if side[s] is None else side[s]], float) for s in shared] for side in numbers]
         if not shared:
             return Judged(claim, "not measured", Judgment("not measured"), self._reason(claim))
         found = judge(tables[0], tables[1], margin=measure.margin, statistic=measure.statistic)
+        if early and found.word not in (
+            early,
+            "too few seeds",
+        ):  # the difference may be larger than that, so this does not decide
+            return Judged(claim, "not measured", Judgment("not measured"), self._reason(claim))
         if found.word == "too few seeds":
             return Judged(claim, "one seed" if found.seeds == 1 else "two seeds", found)
         verdict = _WORDS[found.word]
         reason = self._reason(claim) if verdict == "not measured" else ""
-        return Judged(claim, verdict, found, reason)
+        return Judged(claim, verdict, found, reason, bool(early))
 
-    def _never(self, sides: list[dict[int, float | None]], claim: Claim) -> None:
-        """An accuracy that one method never reaches, and the other does, counts as reached after the last round."""
-        last = max((run.setting.rounds for run in self.runs.get(claim.above, [])), default=0)
-        for seed in sides[0].keys() & sides[1].keys():
-            one, two = sides[0][seed], sides[1][seed]
-            if (one is None) != (two is None):
-                sides[0][seed], sides[1][seed] = (last + 1 if v is None else v for v in (one, two))
+    def _numbers(self, claim: Claim) -> tuple[list[dict[int, float | None]], str]:
+        """Both sides of a claim, seed by seed, and the only verdict that they can support, if there is but one.
+
+        Where one side ended too early for a number, it has what the number would at least be: this can show that the
+        side takes longer, and nothing else. Of seeds in which it happened to both, or now to one and now to the other,
+        nothing can be said.
+        """
+        sides, bounds = (
+            [self.values(*index, claim.measure, at_least=at_least) for index in (claim.above, claim.below)]
+            for at_least in (False, True)
+        )
+        seeds = bounds[0].keys() & bounds[1].keys()
+        early = [{s for s in seeds if sides[i].get(s) is None and sides[1 - i].get(s) is not None} for i in (0, 1)]
+        if not any(early) or all(early):
+            return sides, ""
+        late = 0 if early[0] else 1
+        sides[late] |= {s: bounds[late][s] for s in early[late]}
+        known = any(bounds[late][s] is not None for s in early[late])
+        return sides, ("above", "below")[late] if known else ""
 
     def _reason(self, claim: Claim) -> str:
         for index in (claim.above, claim.below):
@@ -245,7 +268,7 @@ class Outcome:
     def verdict_text(self, one: Judged) -> str:
         return verdict_text(
             one.verdict, one.judgment.mean, one.judgment.low, one.judgment.high,
-            self.item.measures[one.claim.measure].style, one.reason,
+            self.item.measures[one.claim.measure].style, one.reason, at_least=one.at_least,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -282,6 +305,7 @@ class Outcome:
                     "column": one.claim.above[1],
                     "verdict": one.verdict,
                     **({"reason": one.reason} if one.reason else {}),
+                    **({"at_least": True} if one.at_least else {}),
                     "difference": _digits(one.judgment.mean),
                     "interval": [_digits(one.judgment.low), _digits(one.judgment.high)],
                     "style": self.item.measures[one.claim.measure].style,
@@ -298,11 +322,18 @@ def tally(judged: Sequence[Judged]) -> str:
 
 
 def verdict_text(
-    verdict: str, mean: float | None, low: float | None, high: float | None, style: str, reason: str = ""
+    verdict: str,
+    mean: float | None,
+    low: float | None,
+    high: float | None,
+    style: str,
+    reason: str = "",
+    *,
+    at_least: bool = False,
 ) -> str:
     if mean is None:
         return f"{verdict}: {reason}" if reason else verdict
-    gap = f" {written(mean, style, sign=True)}"
+    gap = f"{' at least' if at_least else ''} {written(mean, style, sign=True)}"
     if low is None or high is None:
         return verdict + gap
     return f"{verdict}{gap} [{written(low, style, sign=True)}, {written(high, style, sign=True)}]"

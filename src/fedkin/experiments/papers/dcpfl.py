@@ -94,7 +94,8 @@ TIME = (
     "is not known, so its seconds compare by ratio only. Both directions are counted; the paper's 0.98 s a round on "
     "CIFAR-10 would be LeNet in one direction. `rounds` are those in which any client sends, until convergence (no "
     "gain of 0.1 point in 20 rounds, or in a fifth of a shorter run); times end there too. A run that did not converge "
-    "has none. DC-PFL scales models by common extremes, not by each model's own as printed (fig4-5)."
+    "has none, but takes at least as long as until the first round in which it may have converged. DC-PFL scales "
+    "models by common extremes, not by each model's own as printed (fig4-5)."
 )
 
 
