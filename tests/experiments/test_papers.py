@@ -347,6 +347,16 @@ def test_never_is_later_than_the_last_round():
     assert (one.verdict, one.reason) == ("not measured", "neither reached it")
 
 
+def test_rounds_before_the_first_measurement_cannot_be_told_apart():
+    claims = (Claim(("slow", "c"), ("fast", "c"), "rounds to 50%"),)
+    for slow, verdict in (([2.0, 2.0, 2.0], "not measured"), ([4.0, 4.0, 4.0], "held")):
+        made = outcome({"slow": slow, "fast": [2.0, 2.0, 2.0]})
+        number = replace(made.item.measures["accuracy"], least=lambda run: 2.0)
+        one = replace(made, item=replace(made.item, measures={"rounds to 50%": number})).judged(claims[0])
+        assert one.verdict == verdict
+        assert one.reason == ("both reached it before the first measurement" if verdict == "not measured" else "")
+
+
 def seconds_of(slow: list[float | None], fast: list[float | None]):
     """A claim that slow takes more seconds than fast; a run without a number takes at least 50."""
     claims = (Claim(("slow", "c"), ("fast", "c"), "seconds"),)

@@ -143,6 +143,8 @@ class Measure:
     """What must be kept of a run's history: "curve", "time", "mixing", "labels", or a metric that the method writes."""
     at_least: Callable[[Run], float | None] | None = None
     """If the run ended too early for a number: what the number would at least be."""
+    least: Callable[[Run], float] | None = None
+    """The smallest number that can be measured: if all have it, they cannot be told apart."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ def rounds_to(level: float) -> Measure:
         lambda run: next((float(r) for r, v in zip(*curve(run)) if v >= level), None),
         needs=("curve",),
         at_least=lambda run: run.setting.rounds + 1.0,
+        least=lambda run: float(curve(run)[0][0]),
     )
 
 

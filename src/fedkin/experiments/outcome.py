@@ -160,6 +160,9 @@ class Outcome:
             return Judged(claim, "not measured", Judgment("not measured"), self._reason(claim))
         if found.word == "too few seeds":
             return Judged(claim, "one seed" if found.seeds == 1 else "two seeds", found)
+        if found.word == "level" and self._all_least(claim):
+            why = "both reached it before the first measurement"
+            return Judged(claim, "not measured", Judgment("not measured"), why)
         verdict = _WORDS[found.word]
         reason = self._reason(claim) if verdict == "not measured" else ""
         return Judged(claim, verdict, found, reason, bool(early))
@@ -183,6 +186,12 @@ class Outcome:
         sides[late] |= {s: bounds[late][s] for s in early[late]}
         known = any(bounds[late][s] is not None for s in early[late])
         return sides, ("above", "below")[late] if known else ""
+
+    def _all_least(self, claim: Claim) -> bool:
+        """Does every run of both sides have the smallest number that can be measured?"""
+        measure = self.item.measures[claim.measure]
+        runs = [run for index in (claim.above, claim.below) for run in self.runs.get(index, [])]
+        return measure.least is not None and all(measure.of(run) == measure.least(run) for run in runs)
 
     def _reason(self, claim: Claim) -> str:
         for index in (claim.above, claim.below):
