@@ -1,7 +1,7 @@
 """Memory that a training process frees, it soon needs again.
 
 By default glibc returns freed memory at the top of the heap to the system, and gets large arrays from it one by one. A
-training step allocates and frees the same arrays again and again, so most of its time can go into clearing pages.
+training step allocates and frees the same arrays again and again, so part of its time goes into clearing pages.
 """
 
 from __future__ import annotations

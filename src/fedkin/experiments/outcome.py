@@ -153,10 +153,7 @@ class Outcome:
         if not shared:
             return Judged(claim, "not measured", Judgment("not measured"), self._reason(claim))
         found = judge(tables[0], tables[1], margin=measure.margin, statistic=measure.statistic)
-        if early and found.word not in (
-            early,
-            "too few seeds",
-        ):  # the difference may be larger than that, so this does not decide
+        if early and found.word not in (early, "too few seeds"):  # a lower bound supports no other verdict
             return Judged(claim, "not measured", Judgment("not measured"), self._reason(claim))
         if found.word == "too few seeds":
             return Judged(claim, "one seed" if found.seeds == 1 else "two seeds", found)
