@@ -48,18 +48,16 @@ TITLES = {"fedcedar": "FedCEDAR", "pflic": "PFLIC", "pfedgat": "pFedGAT", "dcpfl
 
 
 def outcomes(paper: str, cells: Cells) -> dict[str, Outcome]:
-    """Of the items that have a column whose runs are all done, or have failed."""
+    """Of the items that have a cell whose seeds are all done."""
     found = {name: collect(f"{paper}/{name}", item, SCALE, cells) for name, item in items(paper).items()}
-    return {name: whole for name, outcome in found.items() if (whole := whole_columns(outcome)).runs}
+    return {name: whole for name, outcome in found.items() if (whole := whole_cells(outcome)).runs}
 
 
-def whole_columns(outcome: Outcome) -> Outcome:
-    """An outcome without the columns that wait for some of their runs: half a column says little."""
-    waiting = {column for (_, column), why in outcome.missing.items() if why == WAITING}
-    missing = {(cell.row, cell.column): WAITING for cell in outcome.item.cells if cell.column in waiting}
-    runs = {index: found for index, found in outcome.runs.items() if index[1] not in waiting}
+def whole_cells(outcome: Outcome) -> Outcome:
+    """An outcome without the cells that wait for some of their seeds: they would look done, or decide on fewer."""
+    runs = {index: found for index, found in outcome.runs.items() if outcome.missing.get(index) != WAITING}
     once = {(r.cell.method, repr(r.setting), r.seed): r.result["seconds"] for found in runs.values() for r in found}
-    return replace(outcome, runs=runs, missing=outcome.missing | missing, seconds=sum(once.values()))
+    return replace(outcome, runs=runs, seconds=sum(once.values()))
 
 
 def block(outcome: Outcome) -> str:
