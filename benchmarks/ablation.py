@@ -127,7 +127,7 @@ def page(found: dict[str, dict[str, list[list[float]]]]) -> str:
                 if label not in found[track]:
                     cells.append("–")
                     continue
-                verdict = judge(found[track][label], found[track][WHOLE])
+                verdict = judge(found[track][label], found[track][WHOLE], redrawn=TRACKS[track].setting.redrawn)
                 mean, low, high = (100 * (value or 0.0) for value in (verdict.mean, verdict.low, verdict.high))
                 text = f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
                 cells.append(f"**{text}**" if verdict.word in ("above", "below") else text)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedkin.results.verdict import Judgment, half_width, judge, spread
+from fedkin.results.verdict import REDRAWN_SHARE, Judgment, half_width, judge, spread
 
 POINT = 0.01
 
@@ -123,3 +123,27 @@ def test_gaps_and_shapes():
     assert judge(a, b).mean == pytest.approx(np.mean([np.nanmean(row) for row in a]))
     with pytest.raises(ValueError, match=r"shapes \[seeds, clients\] are \(3, 4\) and \(3, 5\)"):
         judge(a, np.zeros((3, 5)))
+
+
+@pytest.mark.parametrize(("seeds", "limit"), [(3, 0.08), (4, 0.065), (6, 0.06)])
+@pytest.mark.parametrize("seed_sd", [0.0, 0.5, 1.0, 3.0])
+def test_clients_that_are_drawn_anew(seeds, limit, seed_sd):
+    """A random partition has other clients in each seed. However large the variance between seeds is beside that of
+    the clients' mean (here 1), false alarms stay where those of the whole rule are, and intervals are not wider."""
+    rng = np.random.default_rng(6)
+    difference = rng.normal(0, seed_sd, (8000, seeds, 1)) + rng.normal(0, np.sqrt(10), (8000, seeds, 10))
+    by_seed = difference.mean(2).var(1, ddof=1) / seeds
+    by_client = difference.mean(1).var(1, ddof=1) / 10
+    halves = half_width(by_seed, REDRAWN_SHARE * by_client, seeds, 10)
+    assert np.mean(np.abs(difference.mean((1, 2))) > halves) <= limit
+    if seed_sd == 0.0:
+        assert np.mean(halves) < np.mean(half_width(by_seed, by_client, seeds, 10))
+
+
+def test_drawn_anew_is_a_quarter_of_the_clients_variance():
+    difference = np.random.default_rng(7).random((4, 6))
+    found = judge(difference, np.zeros((4, 6)), redrawn=True)
+    by_seed = difference.mean(1).var(ddof=1) / 4
+    by_client = difference.mean(0).var(ddof=1) / 6 / 4
+    freedom = (by_seed + by_client) ** 2 / (by_seed**2 / 3 + by_client**2 / 5)
+    assert found.high - found.mean == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(by_seed + by_client))

@@ -215,6 +215,7 @@ def collect(methods: Sequence[str], tracks: Mapping[str, Track], cells: Cells, f
                 float(np.mean([sum(r["bytes"]) for r in known])) / s.rounds / s.clients / 1e6,
                 float(np.mean([r["seconds"] for r in known])),
                 lr,
+                s.redrawn,
             )
     if waiting:
         failures.append(f"not run yet on every track: {', '.join(waiting)}")

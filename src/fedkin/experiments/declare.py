@@ -73,6 +73,11 @@ class Setting:
                 out[f.name] = dict(value) if isinstance(value, Mapping) else value
         return out
 
+    @property
+    def redrawn(self) -> bool:
+        """Does each seed have other clients? Groups that the data name are the same in all seeds."""
+        return self.partition != "by_group"
+
 
 def tiny(setting: Setting) -> Setting:
     """The setting at the scale `smoke`, which only checks that it runs."""

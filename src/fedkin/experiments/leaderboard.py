@@ -37,6 +37,8 @@ class Entry:
     """Core seconds of one run."""
     lr: float
     """The learning rate chosen on validation."""
+    redrawn: bool
+    """Does each seed have other clients?"""
 
     @property
     def mean(self) -> float:
@@ -235,7 +237,7 @@ def holm(values: Numbers) -> int:
 
 
 def _word(one: Entry, other: Entry) -> str:
-    return judge(one.accuracy, other.accuracy, margin=MARGIN).word
+    return judge(one.accuracy, other.accuracy, margin=MARGIN, redrawn=one.redrawn).word
 
 
 def _winners(names: Sequence[str], track: str, entries: Mapping[tuple[str, str], Entry]) -> tuple[str, ...]:

@@ -152,7 +152,8 @@ class Outcome:
             tables = [[np.array([np.nan if side[s] is None else side[s]], float) for s in shared] for side in numbers]
         if not shared:
             return Judged(claim, "not measured", Judgment("not measured"), self._reason(claim))
-        found = judge(tables[0], tables[1], margin=measure.margin, statistic=measure.statistic)
+        redrawn = all(cell.setting.redrawn for cell in self.item.cells)
+        found = judge(tables[0], tables[1], margin=measure.margin, statistic=measure.statistic, redrawn=redrawn)
         if early and found.word not in (early, "too few seeds"):  # a lower bound supports no other verdict
             return Judged(claim, "not measured", Judgment("not measured"), self._reason(claim))
         if found.word == "too few seeds":
