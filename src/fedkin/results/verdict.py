@@ -27,8 +27,8 @@ MARGIN = 0.005
 """Half a point of accuracy: two methods are level if the whole interval is closer to 0 than this."""
 REDRAWN_SHARE = 0.25
 """How much of the variance over clients is added where each seed has other clients. With 0 the rule is Student's t over
-seeds, which needs many of them; with 1 clients count twice. A quarter has as many false alarms as 1 at worst (at the worst
-mixture of the two variances), and its intervals are narrower for any number of seeds where clients differ most."""
+seeds, which needs many of them; with 1 clients count twice. At the worst mixture of the two variances a quarter has as
+many false alarms as 1, and its intervals are narrower for any number of seeds where clients are what differs."""
 
 
 @dataclass(frozen=True)
