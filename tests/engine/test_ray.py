@@ -546,7 +546,11 @@ def test_agents_that_are_slow_to_start_do_not_end_the_cluster(tmp_path):
 
 @needs_ray
 @pytest.mark.parametrize(
-    ("deaths", "code", "out", "word"), [(1, 0, "2 1.0\n", ""), (3, 1, "", "ended 3 times while it was starting")]
+    ("deaths", "code", "out", "word"),
+    [
+        (1, 0, "2 1.0\n", ""),
+        pytest.param(3, 1, "", "ended 3 times while it was starting", marks=pytest.mark.slow),  # three starts of Ray
+    ],
 )
 def test_a_cluster_whose_raylet_ends_is_started_again(tmp_path, deaths, code, out, word):
     """A raylet aborts if its agent is slow to start, as on an overloaded machine."""
