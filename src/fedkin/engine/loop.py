@@ -283,8 +283,10 @@ class Loop:
         assert self.context is not None
         written = self.context.recorder.history
         written.flush(durable=self.keep)
-        summary = summarize(written, self.config)
         written.close()
+        limit = HISTORY_IN_MEMORY if self.keep else None
+        history = History.load(self.folder / "history.jsonl", limit=limit)  # read once, for the summary and for the run
+        summary = summarize(history, self.config)
         if self.keep:
             self._keep_frozen()
             write_json(self.folder / "summary.json", summary, durable=True)
@@ -293,7 +295,6 @@ class Loop:
                 self._warn(text)
         for tracker in self.trackers:
             tracker.finish(summary)
-        history = History.load(self.folder, limit=HISTORY_IN_MEMORY if self.keep else None)
         return self._result(summary, history, state)
 
     def _keep_frozen(self) -> None:

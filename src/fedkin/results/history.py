@@ -223,7 +223,11 @@ def _parsed(path: Path) -> Iterator[Record]:
 
 def _record(line: bytes, number: int, path: Path) -> Record:
     try:
-        record = Record(**_DECODER.decode(line.decode()))
+        text = line.decode()
+        found, end = _DECODER.raw_decode(text)  # `decode` would look for spaces around it in every line
+        if text[end:].strip():
+            raise ValueError(f"Extra data at character {end}")
+        record = Record(**found)
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"Line {number} of {path} is damaged: {error}") from error
     if not _sound(record):
