@@ -200,3 +200,8 @@ def test_a_cell_counts_when_all_its_seeds_are_done(pages, monkeypatch, tmp_path,
     assert "| FedProx | – |" in page
     assert "Not run yet: FedProx, c." in page
     assert "## Still to be run\n\ntable1: `fedkin" in page
+
+
+def test_every_paper_has_a_title(pages):
+    assert set(pages.TITLES) == set(PAPERS)
+    assert all(items(paper) for paper in PAPERS)
